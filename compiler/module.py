@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``HloModule``: an MLIR module together with its large constants.
+
+Constants of :data:`INLINE_CONSTANT_BYTES` and more never become MLIR attributes with content: the op holds
+``dense_resource<NAME>`` and the data stays in the numpy array :attr:`HloModule.constants` maps NAME to. So a
+model with hundreds of megabytes of weights is imported without a copy through text or IR.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import mlir
+import numpy as np
+from mlir import ir
+
+from gristmill.dialects import hlo, rt
+from gristmill.runtime.types import ArrayType, ElementType, element_type
+
+#: Constants of at least this many bytes live outside the IR.
+INLINE_CONSTANT_BYTES = 1024
+
+
+def make_context() -> ir.Context:
+    """A fresh MLIR context with upstream dialects, ``hlo`` and ``rt`` registered."""
+    context = ir.Context()
+    hlo.register(context)
+    rt.register(context)
+    return context
+
+
+@dataclass
+class HloModule:
+    """One program on its way through the pipeline.
+
+    Attributes:
+        module: the MLIR module (holds its context alive).
+        constants: data of ``dense_resource<NAME>`` constants, by NAME; read-only arrays.
+        name: the module's name, for file names and messages.
+    """
+
+    module: ir.Module
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
+    name: str = "module"
+
+    @property
+    def context(self) -> ir.Context:
+        """The module's MLIR context."""
+        return self.module.context
+
+    def function(self, name: str) -> ir.Operation:
+        """The ``func.func`` called ``name``; raises ``KeyError`` when there is none."""
+        for op in self.module.body.operations:
+            if op.operation.name == "func.func" and symbol_name(op.operation) == name:
+                return op.operation
+        raise KeyError(name)
+
+    def functions(self) -> dict[str, ir.Operation]:
+        """Every ``func.func`` by name, in module order."""
+        return {
+            symbol_name(op.operation): op.operation
+            for op in self.module.body.operations
+            if op.operation.name == "func.func"
+        }
+
+
+def symbol_name(op: ir.Operation) -> str:
+    """The ``sym_name`` of a symbol operation."""
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+@lru_cache(maxsize=4096)
+def _array_type(text: str) -> ArrayType:
+    return ArrayType.parse(text[len("tensor<") : -1])
+
+
+def array_type(value: ir.Value | ir.Type) -> ArrayType:
+    """The :class:`ArrayType` of a statically shaped tensor value or type."""
+    kind = value if isinstance(value, ir.Type) else value.type
+    return _array_type(str(kind))
+
+
+def tensor_type(array: ArrayType) -> ir.Type:
+    """The MLIR tensor type of ``array`` (current context)."""
+    return ir.Type.parse(f"tensor<{array}>")
+
+
+class _MlirAttribute(ctypes.Structure):
+    _fields_ = (("ptr", ctypes.c_void_p),)
+
+
+@lru_cache(maxsize=1)
+def _raw_data() -> Any:
+    """``mlirDenseElementsAttrGetRawData``: the binding's buffer protocol lacks bf16 and narrow types."""
+    library = Path(mlir.__path__[0]) / "_mlir_libs" / "libMLIRPythonCAPI.so"
+    function = ctypes.CDLL(str(library)).mlirDenseElementsAttrGetRawData
+    function.restype = ctypes.c_void_p
+    function.argtypes = [_MlirAttribute]
+    return function
+
+
+@lru_cache(maxsize=1)
+def _capsule_pointer() -> Any:
+    function = ctypes.pythonapi.PyCapsule_GetPointer
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return function
+
+
+def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
+    """The content of a dense elements attribute as a fresh array of its shape and dtype."""
+    array = array_type(ir.DenseElementsAttr(attribute).type)
+    splat = ir.DenseElementsAttr(attribute).is_splat
+    pointer = _capsule_pointer()(attribute._CAPIPtr, b"mlir.ir.Attribute._CAPIPtr")
+    address = _raw_data()(_MlirAttribute(pointer))
+    count = 1 if splat else array.size
+    element: ElementType = array.element
+    if count == 0:
+        return np.empty(array.shape, element.dtype)
+    if element.name == "i1":  # bit-packed, eight to a byte, least significant first
+        nbytes = (count + 7) // 8
+        raw = np.frombuffer(ctypes.string_at(address, nbytes), np.uint8)
+        values = np.unpackbits(raw, bitorder="little")[:count].astype(np.bool_)
+    else:
+        values = np.frombuffer(ctypes.string_at(address, count * element.nbytes), element.dtype)
+    return (np.full(array.shape, values[0]) if splat else values.reshape(array.shape)).astype(
+        element.dtype
+    )
+
+
+def elements_from_numpy(data: np.ndarray[Any, Any], element: ElementType) -> ir.Attribute:
+    """A dense elements attribute holding ``data`` (current context)."""
+    data = np.ascontiguousarray(data, dtype=element.dtype)
+    kind = ir.RankedTensorType.get(list(data.shape), ir.Type.parse(element.name))
+    if data.size == 0:
+        return ir.Attribute.parse(f"dense<> : {kind}")
+    if element.name == "i1":
+        bits = np.packbits(data.reshape(-1), bitorder="little")
+        if data.size == 1 or data.all() or not data.any():
+            return ir.DenseElementsAttr.get_splat(kind, ir.BoolAttr.get(bool(data.flat[0])))
+        return ir.DenseElementsAttr.get(bits, type=ir.Type.parse("i1"), shape=list(data.shape))
+    raw = data.view(np.uint16) if element.name == "bf16" else data
+    return ir.DenseElementsAttr.get(raw, type=ir.Type.parse(element.name), shape=list(data.shape))
+
+
+def constant_value(
+    op: ir.Operation | ir.OpView, constants: dict[str, np.ndarray[Any, Any]]
+) -> np.ndarray[Any, Any]:
+    """The data of an ``hlo.constant``: decoded when inline, the shared array when a resource."""
+    value = op.operation.attributes["value"]
+    if (
+        ir.DenseResourceElementsAttr.isinstance(value)
+        if hasattr(ir.DenseResourceElementsAttr, "isinstance")
+        else str(value).startswith("dense_resource")
+    ):
+        return constants[resource_name(value)]
+    return elements_to_numpy(value)
+
+
+def resource_name(attribute: ir.Attribute) -> str:
+    """NAME of ``dense_resource<NAME>``."""
+    return str(attribute).partition("<")[2].partition(">")[0]
+
+
+def element(name: str) -> ElementType:
+    """Shorthand for :func:`gristmill.runtime.types.element_type`."""
+    return element_type(name)
