@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything starts from a Python of at least 3.11; `make help` lists what there is to make.
+#
+# The virtual environment in .venv is set up on first use and again whenever pyproject.toml changes.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+    command -v $$p >/dev/null && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+    && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lit unit check format bench conformance wheel docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.run ## set up, then compile and run an exported transformer and check its numbers
+	@$(BIN)/python examples/demo.py
+
+test: lit ## set up and run every test: IR tests (lit), then pytest
+	@$(MAKE) --no-print-directory unit
+
+lit: $(VENV)/.dev ## run the IR tests
+	@$(BIN)/lit -sv --order=lexical test
+
+unit: $(VENV)/.dev ## run the Python tests
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## lint, formatting and types, as the continuous integration runs them
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.dev ## format the sources and mend what the linter can mend
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## time gristmill beside XLA:CPU and numpy (BENCH_ARGS="--only softmax")
+	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+conformance: $(VENV)/.run ## run the self-checking modules of DIR (make conformance DIR=path)
+	@test -n "$(DIR)" || { echo 'say which folder: make conformance DIR=path/to/modules'; exit 2; }
+	@$(BIN)/gristmill check $(CHECK_ARGS) $(DIR)
+
+wheel: $(VENV)/.dev ## build the wheel into dist/
+	@$(BIN)/python -m build --wheel --outdir dist .
+
+docs: $(VENV)/.dev ## regenerate docs/ir.md from the dialect tables
+	@$(BIN)/python docs/generate_ir.py
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'no Python >= 3.11 with the venv module found; set PYTHON=path'; exit 2; }
+	@echo "setting up $(VENV) with $(PYTHON) (once; some 300 MB of packages) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.run $@
