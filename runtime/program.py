@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled program as plain data: what the compiler hands to the runtime and what an artifact stores.
+"""A compiled program as plain data: what the compiler hands to the runtime.
 
 **The entry ABI, version 1.** A program has one native entry function
 
     void entry(void *const *inputs, void *const *outputs, void *const *constants,
                void *arena, int64_t num_threads)
 
-``inputs`` and ``outputs`` are in signature order and point to dense row-major data aligned to at least
-the element size (outputs made by the runtime are 64-byte aligned); ``constants[i]`` points to the 64-byte
-aligned data of ``Program.constants[i]``; ``arena`` is 64-byte aligned and holds
+``inputs`` and ``outputs`` are in signature order and point to dense row-major data aligned to at
+least the element size (outputs made by the runtime are 64-byte aligned); ``constants[i]`` points to
+the 64-byte aligned data of ``Program.constants[i]``; ``arena`` is 64-byte aligned and holds
 ``arena_bytes + num_threads * scratch_bytes`` bytes, thread ``t``'s scratch starting at
-``arena + arena_bytes + t * scratch_bytes``. The function may be entered by several threads at once with
-different outputs and arenas.
+``arena + arena_bytes + t * scratch_bytes``. The function may be entered by several threads at once
+with different outputs and arenas.
 """
 
 from __future__ import annotations
