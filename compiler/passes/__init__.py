@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Passes over ``hlo`` modules, their registry, and the pipeline that runs them."""
