@@ -152,13 +152,14 @@ def constant_value(
 ) -> np.ndarray[Any, Any]:
     """The data of an ``hlo.constant``: decoded when inline, the shared array when a resource."""
     value = op.operation.attributes["value"]
-    if (
-        ir.DenseResourceElementsAttr.isinstance(value)
-        if hasattr(ir.DenseResourceElementsAttr, "isinstance")
-        else str(value).startswith("dense_resource")
-    ):
+    if is_resource(value):
         return constants[resource_name(value)]
     return elements_to_numpy(value)
+
+
+def is_resource(attribute: ir.Attribute) -> bool:
+    """Whether a constant's value is ``dense_resource<NAME>``, whose data lives outside the IR."""
+    return not isinstance(attribute, ir.DenseElementsAttr)  # the bindings downcast only these
 
 
 def resource_name(attribute: ir.Attribute) -> str:

@@ -16,7 +16,13 @@ import numpy as np
 from mlir import ir
 
 from gristmill.compiler.diagnostics import MLIRError, diagnostics_text
-from gristmill.compiler.module import HloModule, array_type, make_context, resource_name
+from gristmill.compiler.module import (
+    HloModule,
+    array_type,
+    is_resource,
+    make_context,
+    resource_name,
+)
 from gristmill.errors import ParseError
 
 _SECTION = re.compile(r"^\{-#(.*)#-\}\s*\Z", re.DOTALL | re.MULTILINE)
@@ -107,9 +113,7 @@ def _resource_types(module: ir.Module) -> dict[str, ir.Type]:
     found: dict[str, ir.Type] = {}
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "hlo.constant" and isinstance(
-            op.attributes["value"], ir.DenseResourceElementsAttr
-        ):
+        if op.name == "hlo.constant" and is_resource(op.attributes["value"]):
             found[resource_name(op.attributes["value"])] = op.results[0].type
         return ir.WalkResult.ADVANCE
 
