@@ -237,7 +237,8 @@ OPS: dict[str, OpDef] = {
 }
 
 
-def _irdl_operation(name: str, definition: OpDef) -> str:
+def irdl_operation(name: str, definition: OpDef) -> str:
+    """The ``irdl.operation`` text of one table row (other dialects use it too)."""
     lines = [f"  irdl.operation @{name} {{"]
     operands: list[str] = []
     for index, operand in enumerate(definition.operands):
@@ -278,7 +279,7 @@ def full_name(name: str) -> str:
 def irdl_text() -> str:
     """The IRDL definition of the ``hlo`` namespace, derived from :data:`OPS`."""
     body = "\n".join(
-        _irdl_operation(name, definition) for name, definition in OPS.items() if not is_mixed(name)
+        irdl_operation(name, definition) for name, definition in OPS.items() if not is_mixed(name)
     )
     return f"irdl.dialect @hlo {{\n{body}\n}}\n"
 
