@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a model: save an artifact, or show what any stage of the pipeline makes of it.
+
+stages, in the order a program passes through them:
+  hlo       the module as imported: StableHLO's operations, regions outlined into functions
+  fused     after the passes: what will become one kernel is one fusion
+  rt        what runs in which order, and where each buffer lies
+  kernels   each kernel as MLIR loops
+  llvm      the kernels in the LLVM dialect
+  ll        LLVM IR, optimised
+  asm       assembly
+  obj       a relocatable object file
+  artifact  everything needed to run, in one file
+
+examples:
+  gristmill compile model.mlir -o model.gmill    an artifact for `gristmill run` and gristmill.load
+  gristmill compile model.mlir --emit=fused      print the fused module
+  gristmill compile model.mlir --emit=asm -o model.s
+  gristmill compile model.mlir -v                time each stage
+  gristmill compile model.mlir --dump-dir ir/    every stage in a file of its own
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.compiler.driver.console import Progress, seconds, table, write
+from gristmill.errors import InputError
+
+if TYPE_CHECKING:
+    from gristmill.compiler.compile import Compilation
+
+HELP = "compile a model, or show it at any stage"
+
+#: Stage names and the file suffix of what they emit.
+STAGES = {
+    "hlo": ".hlo.mlir",
+    "fused": ".fused.mlir",
+    "rt": ".rt.mlir",
+    "kernels": ".kernels.mlir",
+    "llvm": ".llvm.mlir",
+    "ll": ".ll",
+    "asm": ".s",
+    "obj": ".o",
+    "artifact": ".gmill",
+}
+_BINARY = ("obj", "artifact")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the module to compile")
+    parser.add_argument(
+        "--emit",
+        choices=tuple(STAGES),
+        metavar="STAGE",
+        help="stop after this stage and print its result: " + ", ".join(STAGES),
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here; - is stdout")
+    parser.add_argument("--dump-dir", type=Path, metavar="DIR", help="write every stage into DIR")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the time of each stage")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Compile and write what was asked for; returns the exit code."""
+    stage = args.emit or "artifact"
+    if stage in _BINARY and args.output is None and args.emit is not None and sys.stdout.isatty():
+        raise InputError(f"{stage} is binary; give -o FILE")
+    compilation = _compile(args, stage)
+    if args.dump_dir is not None:
+        dump(compilation, args.dump_dir, args.model.name.partition(".")[0], stage)
+    if args.emit is not None or args.output is not None:
+        emit(compilation.emit(stage), args.output)
+    if args.verbose:
+        print(timing_table(compilation.timings), file=sys.stderr)
+    return 0
+
+
+def _compile(args: argparse.Namespace, stage: str) -> Compilation:
+    from gristmill.compiler.compile import compile_stages, import_source
+
+    if not args.model.is_file():
+        raise InputError(f"no such file: {args.model}")
+    progress = Progress(len(STAGES))
+    order = list(STAGES)
+
+    def observe(name: str) -> None:
+        progress.update(order.index(name) if name in order else 0, name)
+
+    try:
+        start = time.perf_counter()
+        module = import_source(args.model)
+        imported = time.perf_counter() - start
+        compilation = compile_stages(module, stop_after=stage, observer=observe)
+    finally:
+        progress.close()
+    compilation.timings.insert(0, ("import", imported))
+    return compilation
+
+
+def dump(compilation: Compilation, folder: Path, stem: str, last: str) -> None:
+    """Write every stage up to ``last`` to a file of its own, numbered in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (stage, suffix) in enumerate(STAGES.items()):
+        write(folder / f"{stem}.{number}{suffix}", compilation.emit(stage))
+        if stage == last:
+            break
+
+
+def emit(content: str | bytes, output: Path | None) -> None:
+    """Write a stage's result to ``output``, or to stdout for ``None`` and ``-``."""
+    if output is not None and str(output) != "-":
+        write(output, content)
+    elif isinstance(content, bytes):
+        sys.stdout.buffer.write(content)
+    else:
+        sys.stdout.write(content if content.endswith("\n") else content + "\n")
+
+
+def timing_table(timings: list[tuple[str, float]]) -> str:
+    """Stages with their time and share, and the total."""
+    total = sum(value for _, value in timings)
+    rows = [(name, seconds(value), f"{value / total:.0%}") for name, value in timings if total]
+    return table(("stage", "time", "share"), [*rows, ("total", seconds(total), "100%")])

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the subcommands share: safe writing of files, tables, and progress on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from gristmill.errors import InputError
+
+#: Progress is drawn only when a task takes longer than this, in seconds.
+QUIET_SECONDS = 1.0
+
+
+_QUANTITY = re.compile(r"[\d.]+( ?[a-z%]+)?")
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path, None, None]:
+    """A temporary path beside ``path`` that takes its place when the block ends without an error.
+
+    So ``path`` holds either its old content or all of the new one. Raises ``InputError`` when the
+    folder does not exist or may not be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        )
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path``, all of it or nothing."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def seconds(value: float) -> str:
+    """A duration for people: three digits and a fitting unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; those that hold nothing but quantities are right-aligned."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    right = [
+        bool(rows) and all(_QUANTITY.fullmatch(row[i]) for row in rows) for i in range(len(header))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+class Progress:
+    """One line on a terminal that shows how far a task is; silent elsewhere and for short tasks."""
+
+    def __init__(self, total: int, stream: TextIO | None = None):
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._start = time.monotonic()
+        self._visible = self._stream.isatty()
+        self._drawn = False
+
+    def update(self, done: int, text: str) -> None:
+        """Show that ``done`` of the total steps are finished and what is being done now."""
+        if not self._visible or time.monotonic() - self._start < QUIET_SECONDS:
+            return
+        width = 24
+        filled = width * done // max(1, self._total)
+        bar = "#" * filled + "-" * (width - filled)
+        line = f"[{bar}] {done}/{self._total} {text}"
+        columns = shutil.get_terminal_size().columns
+        self._stream.write("\r\x1b[K" + line[: columns - 1])
+        self._stream.flush()
+        self._drawn = True
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False

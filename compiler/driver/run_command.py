@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a model and run it once (or load an artifact and run it).
+
+Inputs come from .npy files in the order of @main's arguments, from one .npz file (by the arguments'
+names, or arg0, arg1, ... or arr_0, arr_1, ...), or are random: floats from a standard normal
+distribution, integers from 0 to 9, booleans fair coins. Without --output the results are printed.
+
+examples:
+  gristmill run model.mlir --random --seed 7
+  gristmill run model.mlir --input x.npy --input y.npy --print
+  gristmill run model.mlir --inputs in.npz --output out.npz
+  gristmill run model.gmill --inputs in.npz --repeat 200 --threads 1
+  gristmill run model.mlir --inputs in.npz --expect out.npz --tolerance 1e-5
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.compiler.driver.console import replacing, seconds
+from gristmill.errors import GristmillError, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gristmill.runtime.executable import Executable
+
+    Array = np.ndarray[Any, Any]
+
+HELP = "compile a model and run it"
+
+
+class MismatchError(GristmillError):
+    """The results are not what ``--expect`` says."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the module or artifact to run")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--input",
+        action="append",
+        type=Path,
+        metavar="X.npy",
+        help="one input; give it once for each argument of @main, in order",
+    )
+    source.add_argument("--inputs", type=Path, metavar="X.npz", help="all inputs in one file")
+    source.add_argument("--random", action="store_true", help="make random inputs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of --random (default: 0)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="save the results as .npz, or a single one as .npy",
+    )
+    parser.add_argument("--print", action="store_true", help="print the results even when saved")
+    parser.add_argument(
+        "--expect", type=Path, metavar="X.npz", help="compare the results with these"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-4,
+        help="largest difference --expect accepts, absolute or relative (default: 1e-4)",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=0, metavar="N", help="run N more times and show the timing"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads to use (default: all cores)"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Compile or load, run, then print, save and compare; returns the exit code."""
+    import gristmill
+
+    if not args.model.is_file():
+        raise InputError(f"no such file: {args.model}")
+    start = time.perf_counter()
+    if is_artifact(args.model):
+        executable = gristmill.load(args.model)
+    else:
+        executable = gristmill.compile(args.model)
+    ready = time.perf_counter() - start
+    inputs = _inputs(args, executable)
+    outputs = executable(*inputs, threads=args.threads)
+    if args.output is not None:
+        save(args.output, names(executable.outputs), outputs)
+    if args.print or (args.output is None and args.expect is None and not args.repeat):
+        _show(executable, outputs)
+    if args.expect is not None:
+        _compare(executable, outputs, args.expect, args.tolerance)
+    if args.repeat:
+        times = measure(executable, inputs, args.repeat, args.threads)
+        print(
+            f"ready in {seconds(ready)}; {args.repeat} runs: min {seconds(min(times))}, "
+            f"median {seconds(statistics.median(times))}"
+        )
+    return 0
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether the file is a zip archive, as artifacts are."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def names(signature: Sequence[Any]) -> list[str]:
+    """The names of inputs or outputs, made distinct."""
+    seen: dict[str, int] = {}
+    result: list[str] = []
+    for item in signature:
+        count = seen.get(item.name, 0)
+        seen[item.name] = count + 1
+        result.append(f"{item.name}_{count}" if count else item.name)
+    return result
+
+
+def _inputs(args: argparse.Namespace, executable: Executable) -> list[Array]:
+    wanted = executable.inputs
+    if not wanted:
+        return []
+    if args.random:
+        return random_inputs(executable, args.seed)
+    if args.input:
+        arrays = [read_array(path) for path in args.input]
+    elif args.inputs is not None:
+        arrays = select(read_arrays(args.inputs), names(wanted), args.inputs)
+    else:
+        needed = ", ".join(f"{item.name}: {item.type}" for item in wanted[:8])
+        more = f", ... ({len(wanted)} in all)" if len(wanted) > 8 else ""
+        raise InputError(
+            f"the model needs inputs ({needed}{more}); give --input, --inputs or --random"
+        )
+    if len(arrays) != len(wanted):
+        raise InputError(f"the model takes {len(wanted)} inputs, {len(arrays)} given")
+    return [as_dtype(a, item.type.element.dtype) for a, item in zip(arrays, wanted, strict=True)]
+
+
+def random_inputs(executable: Executable, seed: int) -> list[Array]:
+    """Random arrays for every input, the same for the same seed."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    arrays: list[Array] = []
+    for item in executable.inputs:
+        kind, shape = item.type.element.kind, item.type.shape
+        if kind == "pred":
+            values: Array = generator.integers(0, 2, shape)
+        elif kind == "float":
+            values = generator.standard_normal(shape)
+        else:
+            values = generator.integers(0, 10, shape)
+        arrays.append(np.asarray(values).astype(item.type.element.dtype))
+    return arrays
+
+
+def read_array(path: Path) -> Array:
+    """The content of a .npy file."""
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a .npy file of plain numbers: {error}") from error
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The content of an .npz file."""
+    import zipfile
+
+    import numpy as np
+
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not hasattr(loaded, "files"):
+            raise InputError(f"{path} is a .npy file; give it as --input")
+        return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz file of plain numbers: {error}") from error
+
+
+def select(arrays: dict[str, Array], wanted: Sequence[str], path: Path) -> list[Array]:
+    """The arrays called ``wanted``, or else arg0, arg1, ..., or arr_0, ..., or out0, ...."""
+    for keys in (list(wanted), *([f"{p}{i}" for i in range(len(wanted))] for p in _PREFIXES)):
+        if all(key in arrays for key in keys):
+            return [arrays[key] for key in keys]
+    raise InputError(
+        f"{path} holds {', '.join(arrays) or 'nothing'}, but the model's names are "
+        f"{', '.join(wanted)} (arg0, arg1, ... serve too)"
+    )
+
+
+_PREFIXES = ("arg", "arr_", "out")
+
+
+def as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Reinterpret the raw bytes that files hold in place of types foreign to numpy (bfloat16)."""
+    foreign = dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8"))
+    same_size = array.dtype.itemsize == dtype.itemsize
+    return array.view(dtype) if foreign and same_size and array.dtype.kind in "Vu" else array
+
+
+def save(path: Path, keys: Sequence[str], outputs: Sequence[Array]) -> None:
+    """Write results to ``path`` (.npz, or .npy for a single one), all of it or nothing."""
+    import numpy as np
+
+    if path.suffix not in (".npz", ".npy"):
+        raise InputError(f"cannot save to {path}: the name must end in .npz or .npy")
+    if path.suffix == ".npy" and len(outputs) != 1:
+        raise InputError(f"{path} can hold one result, the model has {len(outputs)}; use .npz")
+    with replacing(path) as temporary:
+        if path.suffix == ".npy":
+            np.save(temporary, outputs[0])
+        else:
+            _save_npz(temporary, dict(zip(keys, outputs, strict=True)))
+
+
+def _save_npz(path: Path, arrays: dict[str, Array]) -> None:
+    """``numpy.savez`` for any names; its keyword arguments would clash with some."""
+    import zipfile
+
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy.write_array(file, array, allow_pickle=False)
+
+
+def _show(executable: Executable, outputs: Sequence[Array]) -> None:
+    import numpy as np
+
+    with np.printoptions(threshold=40, edgeitems=3, linewidth=100):
+        for name, item, output in zip(
+            names(executable.outputs), executable.outputs, outputs, strict=True
+        ):
+            print(f"{name}: {item.type}\n{output}")
+
+
+def _compare(
+    executable: Executable, outputs: Sequence[Array], path: Path, tolerance: float
+) -> None:
+    from gristmill.compiler.driver.checks import compare
+
+    wanted = select(read_arrays(path), names(executable.outputs), path)
+    problems: list[str] = []
+    for item, output, want in zip(executable.outputs, outputs, wanted, strict=True):
+        text = compare(output, as_dtype(want, output.dtype), "almost_eq", tolerance)
+        if text is not None:
+            problems.append(f"{item.name}: {text}")
+    if problems:
+        raise MismatchError(f"results differ from {path}: " + "; ".join(problems))
+    print(f"{len(outputs)} results agree with {path} within {tolerance:g}", file=sys.stdout)
+
+
+def measure(
+    executable: Executable, inputs: Sequence[Array], count: int, threads: int | None
+) -> list[float]:
+    """Seconds of each of ``count`` runs."""
+    times: list[float] = []
+    for _ in range(count):
+        start = time.perf_counter()
+        executable(*inputs, threads=threads)
+        times.append(time.perf_counter() - start)
+    return times
