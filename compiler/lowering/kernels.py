@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel-level MLIR (scf, memref, vector, arith, …) to the LLVM dialect, by upstream passes.
+
+In: a module of ``func.func`` over statically shaped memrefs and ``index`` bounds, as
+``compiler/emitters/kernel.py`` describes; LLVM-dialect operations may already appear. Out: the same
+module in the LLVM dialect, memref arguments turned into bare pointers. Argument attributes such as
+``llvm.noalias`` survive.
+"""
+
+from __future__ import annotations
+
+from mlir import ir
+from mlir.passmanager import PassManager
+
+from gristmill.errors import LoweringError
+
+_PASSES: tuple[str, ...] = (
+    "canonicalize",
+    "cse",
+    "loop-invariant-code-motion",
+    # bf16 conversions become integer arithmetic: the hardware instruction flushes subnormals.
+    "arith-expand{include-bf16=true}",
+    "convert-vector-to-scf",
+    "expand-strided-metadata",
+    "lower-affine",
+    "convert-scf-to-cf",
+    # Reductions keep their written order unless the operation itself allows reassociation.
+    "convert-vector-to-llvm{reassociate-fp-reductions=false}",
+    "finalize-memref-to-llvm",
+    "convert-math-to-llvm",
+    "convert-ub-to-llvm",
+    "convert-arith-to-llvm",
+    "convert-index-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-func-to-llvm{use-bare-ptr-memref-call-conv=true}",
+    "reconcile-unrealized-casts",
+    "canonicalize",
+    "cse",
+)
+
+#: The whole lowering as one upstream pipeline string.
+KERNEL_PIPELINE = f"builtin.module({','.join(_PASSES)})"
+
+
+def lower_to_llvm_dialect(module: ir.Module) -> None:
+    """Lower a kernel module to the LLVM dialect in place.
+
+    Raises ``LoweringError`` naming the operation that failed, with the ``mlir-opt`` command that
+    reproduces it. The module is then in an unspecified intermediate state.
+    """
+    with module.context:
+        manager = PassManager.parse(KERNEL_PIPELINE)
+        try:
+            manager.run(module.operation)
+        except ir.MLIRError as error:
+            raise _lowering_error(error) from None
+    _check_lowered(module)
+
+
+def _lowering_error(error: ir.MLIRError) -> LoweringError:
+    first = error.error_diagnostics[0] if error.error_diagnostics else None
+    text = str(first.message) if first else str(error)
+    notes = "".join(f"; {note.message}" for note in first.notes) if first else ""
+    location = str(first.location) if first else None
+    return LoweringError(f"{text}{notes}\n{_repro()}", location=location)
+
+
+def _check_lowered(module: ir.Module) -> None:
+    """Refuse leftovers: an op outside the LLVM dialect would fail later and less clearly."""
+    leftovers: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if not op.name.startswith("llvm.") and op.name != "builtin.module":
+            leftovers.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if leftovers:
+        names = ", ".join(sorted({op.name for op in leftovers}))
+        raise LoweringError(
+            f"no lowering to LLVM for: {names}\n{_repro()}",
+            location=str(leftovers[0].location),
+            op=leftovers[0].name,
+        )
+
+
+def _repro() -> str:
+    return f"reproduce: mlir-opt --pass-pipeline='{KERNEL_PIPELINE}' kernels.mlir"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linked native code: object files in, callable addresses out. Used by JIT and artifact alike."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from gristmill.errors import ToolchainError
+from gristmill.runtime.elf import SectionNeeds, summarize
+from gristmill.runtime.llvm.orc import link_objects
+from gristmill.runtime.threads import load_openmp
+
+#: Functions compiled code may take from the C library, because LLVM's code generator or an emitter
+#: calls them. Anything else that is missing is an error.
+_C_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "fmod", "fmodf"})
+
+#: Prefixes of the symbols that libomp provides.
+_OPENMP_PREFIXES = ("__kmpc_", "omp_")
+
+
+class _SimpleMemory:
+    def __init__(self, size: int) -> None:
+        self.map = mmap.mmap(-1, size, prot=7, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.cursor = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+    def allocate_code(self, size: int, alignment: int, name: str) -> int:
+        start = -(-self.cursor // max(alignment, 1)) * max(alignment, 1)
+        self.cursor = start + size
+        return start
+
+    def allocate_data(self, size: int, alignment: int, name: str, read_only: bool) -> int:
+        return self.allocate_code(size, alignment, name)
+
+    def seal(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+class LoadedCode:
+    """Code linked into this process. A context manager; closing it unmaps the code.
+
+    The caller makes sure that nothing runs in it when it is closed.
+    """
+
+    def __init__(self, memory: _SimpleMemory, addresses: Mapping[str, int]) -> None:
+        self._memory = memory
+        self._addresses = dict(addresses)
+        self._closed = False
+
+    def address(self, symbol: str) -> int:
+        """The address of a global symbol; raises ``ToolchainError`` for an unknown one."""
+        if self._closed:
+            raise ToolchainError(f"cannot look up {symbol}: the code has been closed")
+        try:
+            return self._addresses[symbol]
+        except KeyError:
+            known = ", ".join(sorted(self._addresses)[:8])
+            raise ToolchainError(f"no symbol {symbol} in linked code; it has: {known}") from None
+
+    def close(self) -> None:
+        """Release the memory; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._memory.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def link(objects: Sequence[bytes], symbols: Mapping[str, int] | None = None) -> LoadedCode:
+    """Link relocatable objects together and load them.
+
+    Args:
+        objects: ELF object files that may refer to each other.
+        symbols: addresses of further functions they may call.
+
+    Raises:
+        ToolchainError: a malformed object, or a symbol that nothing provides or two objects define.
+        ResourceExhaustedError: no memory or address space is left for the code.
+    """
+    summaries = [summarize(data) for data in objects]
+    code, read_only, read_write = SectionNeeds(), SectionNeeds(), SectionNeeds()
+    for summary in summaries:
+        code.merge(summary.code)
+        read_only.merge(summary.read_only)
+        read_write.merge(summary.read_write)
+    defined = set[str]().union(*(summary.defined for summary in summaries))
+    needed = set[str]().union(*(summary.undefined for summary in summaries)) - defined
+    externals = _resolve(needed, symbols or {})
+    memory = _SimpleMemory(code.size + read_only.size + read_write.size + 8192)
+    addresses = link_objects(objects, memory, externals, sorted(defined))
+    return LoadedCode(memory, addresses)
+
+
+def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
+    """Addresses of external symbols: the caller's first, then libomp's and the C library's."""
+    found: dict[str, int] = {}
+    missing: list[str] = []
+    for name in sorted(needed):
+        if name in symbols:
+            found[name] = symbols[name]
+        elif name.startswith(_OPENMP_PREFIXES):
+            found[name] = _address(load_openmp(), name)
+        elif name in _C_FUNCTIONS:
+            found[name] = _address(ctypes.CDLL("libm.so.6"), name)
+        else:
+            missing.append(name)
+    if missing:
+        raise ToolchainError(
+            f"linking failed: nothing defines {', '.join(missing)}; compiled code may call only its "
+            f"own functions, OpenMP and {', '.join(sorted(_C_FUNCTIONS))}"
+        )
+    return found
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise ToolchainError(f"linking failed: {library} has no {name}") from None
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every environment variable Gristmill reads, with type, default and meaning.
+
+Nothing else reads ``os.environ``. A knob is read when asked for, so tests may change it with
+:meth:`Knob.scope`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gristmill.errors import InputError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """One environment variable.
+
+    Attributes:
+        name: the variable.
+        parse: turns its text into a value; raises ``ValueError`` for a bad one.
+        default: the value when it is unset or empty.
+        doc: one line for the documentation table.
+    """
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    doc: str
+
+    def get(self) -> T:
+        """The current value; raises ``InputError`` naming the variable when it is malformed."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise InputError(f"environment variable {self.name}={text!r}: {error}") from None
+
+    @contextmanager
+    def scope(self, text: str) -> Iterator[None]:
+        """Set the variable to ``text`` inside a ``with`` block."""
+        saved = os.environ.get(self.name)
+        os.environ[self.name] = text
+        try:
+            yield
+        finally:
+            if saved is None:
+                del os.environ[self.name]
+            else:
+                os.environ[self.name] = saved
+
+
+def _flag(text: str) -> bool:
+    if text in ("0", "1"):
+        return text == "1"
+    raise ValueError("write 0 or 1")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
+
+
+def _milliseconds(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+CPU = Knob(
+    "GRISTMILL_CPU",
+    str,
+    "native",
+    "CPU to compile for: native, generic, or x86-64, x86-64-v2, x86-64-v3, x86-64-v4",
+)
+NUM_THREADS = Knob(
+    "GRISTMILL_NUM_THREADS", _count, 0, "threads of one execution; default: the usable cores"
+)
+SPIN_MS = Knob(
+    "GRISTMILL_SPIN_MS",
+    _milliseconds,
+    1,
+    "milliseconds idle worker threads spin before they sleep (KMP_BLOCKTIME)",
+)
+PERF_MAP = Knob(
+    "GRISTMILL_PERF_MAP", _flag, False, "1: append JIT symbols to /tmp/perf-PID.map for perf"
+)
+GDB_JIT = Knob("GRISTMILL_GDB_JIT", _flag, False, "1: register JIT objects with GDB")
+
+#: All knobs, in the order of the documentation table.
+KNOBS = (CPU, NUM_THREADS, SPIN_MS, PERF_MAP, GDB_JIT)
