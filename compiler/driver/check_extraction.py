@@ -50,11 +50,12 @@ def _check_calls(module: HloModule, block: ir.Block) -> list[ir.Operation]:
         if hlo.short_name(op) == "custom_call":
             target = hlo.string(op, "call_target_name")
             if target.startswith(PREFIX):
-                _validate(op, target.removeprefix(PREFIX), block)
                 found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    for op in found:  # not inside the walk, which turns every exception into a RuntimeError
+        _validate(op, hlo.string(op, "call_target_name").removeprefix(PREFIX), block)
     return found
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from gristmill.compiler.driver.check_runner import Outcome, check_file
+
+CheckFunction = Callable[[Path], Outcome]
 
 
 def check_in_process(paths: Sequence[Path]) -> Iterator[Outcome]:
@@ -21,17 +23,20 @@ def check_in_process(paths: Sequence[Path]) -> Iterator[Outcome]:
         yield check_file(path)
 
 
-def check_parallel(paths: Sequence[Path], jobs: int, timeout: float) -> Iterator[Outcome]:
+def check_parallel(
+    paths: Sequence[Path], jobs: int, timeout: float, check: CheckFunction = check_file
+) -> Iterator[Outcome]:
     """Run the modules in ``jobs`` processes; outcomes arrive in the order they finish.
 
     A worker that dies, or works on one module for more than ``timeout`` seconds, is replaced.
+    ``check`` does the work; it must be importable by name.
     """
     pending = list(reversed(paths))
     workers: list[_Worker] = []
     try:
         while pending or workers:
             while pending and len(workers) < jobs:
-                workers.append(_Worker.start(pending.pop()))
+                workers.append(_Worker.start(pending.pop(), check))
             ready = wait([worker.connection for worker in workers], timeout=1.0)
             for worker in list(workers):
                 outcome = worker.outcome(worker.connection in ready, timeout)
@@ -48,11 +53,11 @@ def check_parallel(paths: Sequence[Path], jobs: int, timeout: float) -> Iterator
             worker.stop()
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, check: CheckFunction) -> None:
     """The worker's loop: a path in, an outcome out, until ``None``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     while (path := connection.recv()) is not None:
-        connection.send(check_file(path))
+        connection.send(check(path))
 
 
 @dataclass
@@ -63,10 +68,10 @@ class _Worker:
     since: float
 
     @staticmethod
-    def start(path: Path) -> _Worker:
+    def start(path: Path, check: CheckFunction) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs,), daemon=True)
+        process = context.Process(target=serve, args=(theirs, check), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, ours, path, 0.0)
