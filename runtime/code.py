@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from gristmill.errors import ToolchainError
@@ -72,12 +71,7 @@ class LoadedCode:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -121,8 +115,8 @@ def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
             missing.append(name)
     if missing:
         raise ToolchainError(
-            f"linking failed: nothing defines {', '.join(missing)}; compiled code may call only its "
-            f"own functions, OpenMP and {', '.join(sorted(_C_FUNCTIONS))}"
+            f"linking failed: nothing defines {', '.join(missing)}; compiled code may call only "
+            f"its own functions, OpenMP and {', '.join(sorted(_C_FUNCTIONS))}"
         )
     return found
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few facts about a relocatable ELF64 object that linking needs before LLVM sees it.
 
-In: the bytes of a little-endian ELF64 ``.o``. Out: upper bounds for the memory its sections take and
-the names it defines and needs. Every offset is checked, so a corrupt object gives a typed error.
+In: the bytes of a little-endian ELF64 ``.o``. Out: upper bounds for the memory its sections take
+and the names it defines and needs. Every offset is checked: a corrupt object gives a typed error.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Section:
 
 
 def summarize(data: bytes) -> ObjectSummary:
-    """Read an object file's headers; raises ``ToolchainError`` when it is not a sound ELF64 object."""
+    """Read an object's headers; raises ``ToolchainError`` when it is not a sound ELF64 object."""
     try:
         return _summarize(data)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:

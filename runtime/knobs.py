@@ -8,7 +8,7 @@ Nothing else reads ``os.environ``. A knob is read when asked for, so tests may c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -45,7 +45,7 @@ class Knob(Generic[T]):
             raise InputError(f"environment variable {self.name}={text!r}: {error}") from None
 
     @contextmanager
-    def scope(self, text: str) -> Iterator[None]:
+    def scope(self, text: str) -> Generator[None]:
         """Set the variable to ``text`` inside a ``with`` block."""
         saved = os.environ.get(self.name)
         os.environ[self.name] = text

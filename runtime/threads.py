@@ -21,8 +21,8 @@ def usable_cores() -> int:
 def load_openmp() -> ctypes.CDLL:
     """LLVM's OpenMP runtime, loaded on first use.
 
-    Workers of a finished region spin for the ``GRISTMILL_SPIN_MS`` knob before they sleep, unless the
-    user set ``KMP_BLOCKTIME``. Raises ``ToolchainError`` when the library is missing.
+    Workers of a finished region spin for the ``GRISTMILL_SPIN_MS`` knob before they sleep, unless
+    the user set ``KMP_BLOCKTIME``. Raises ``ToolchainError`` when the library is missing.
     """
     os.environ.setdefault("KMP_BLOCKTIME", str(knobs.SPIN_MS.get()))
     try:

@@ -65,7 +65,7 @@ def translate(module: ir.Module, context: Context) -> Module:
     try:
         handle = _mlir_translate()(_MlirOperation(pointer), context.handle)
     finally:
-        handler.detach()
+        handler.detach()  # pyright: ignore[reportAttributeAccessIssue]
     if not handle:
         raise ToolchainError(f"translation to LLVM IR failed: {'; '.join(messages)}")
     return Module(handle, context)

@@ -9,6 +9,8 @@ module in the LLVM dialect, memref arguments turned into bare pointers. Argument
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from mlir import ir
 from mlir.passmanager import PassManager
 
@@ -52,12 +54,12 @@ def lower_to_llvm_dialect(module: ir.Module) -> None:
         manager = PassManager.parse(KERNEL_PIPELINE)
         try:
             manager.run(module.operation)
-        except ir.MLIRError as error:
-            raise _lowering_error(error) from None
+        except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+            raise _lowering_error(cast("Any", error)) from None
     _check_lowered(module)
 
 
-def _lowering_error(error: ir.MLIRError) -> LoweringError:
+def _lowering_error(error: Any) -> LoweringError:
     first = error.error_diagnostics[0] if error.error_diagnostics else None
     text = str(first.message) if first else str(error)
     notes = "".join(f"; {note.message}" for note in first.notes) if first else ""
@@ -74,7 +76,7 @@ def _check_lowered(module: ir.Module) -> None:
             leftovers.append(op)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     if leftovers:
         names = ", ".join(sorted({op.name for op in leftovers}))
         raise LoweringError(

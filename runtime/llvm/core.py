@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from types import TracebackType
 from typing import Self
 
 from gristmill.errors import ToolchainError
@@ -47,12 +46,7 @@ class Context:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -87,12 +81,7 @@ class Module:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __str__(self) -> str:

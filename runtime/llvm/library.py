@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and loads ``libLLVM.so`` and declares the part of its C API that Gristmill calls.
 
-The library is the one the MLIR wheel links to, so handles pass freely between the two. It is located
-without importing ``mlir`` and loaded when first used.
+The library is the one the MLIR wheel links to, so handles pass freely between the two. It is
+located without importing ``mlir`` and loaded when first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linking object files in this process: LLVM relocates, a :class:`SectionMemory` owns the memory.
 
-One ORC session serves the process. Each link runs alone (under a lock) in its own clean symbol table;
+One ORC session serves the process. Each link runs alone (under a lock) in a clean symbol table;
 when it is done, ORC forgets the objects and only the section memory lives on, so an executable's
 lifetime does not depend on LLVM.
 """
@@ -51,6 +51,14 @@ class SectionMemory(Protocol):
         ...
 
 
+def _make_context(_context: int) -> int:
+    return 1  # Any value but null: links are serialised, so the session knows whose memory it is.
+
+
+def _ignore(_opaque: int) -> None:
+    """The memory outlives ORC's interest in it."""
+
+
 class _Session:
     """The process-wide LLJIT instance and the callbacks of its object layer."""
 
@@ -63,12 +71,12 @@ class _Session:
         self._names = itertools.count()
         # ctypes callbacks must stay referenced as long as LLVM may call them.
         self._callbacks = (
-            CreateContextCallback(lambda _context: 1),
-            DestroyCallback(lambda _context: None),
+            CreateContextCallback(_make_context),
+            DestroyCallback(_ignore),
             AllocateCodeCallback(self._allocate_code),
             AllocateDataCallback(self._allocate_data),
             FinalizeCallback(self._finalize),
-            DestroyCallback(lambda _opaque: None),
+            DestroyCallback(_ignore),
         )
         self._create_layer_callback = CreateLayerCallback(self._create_layer)
         self._report_callback = ReportErrorCallback(self._report)

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Memory for code, constants, temporaries and arrays."""
