@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small helpers over the MLIR builders: index arithmetic that folds, constants, loops.
+
+An :data:`Index` is a Python ``int`` (known now) or an SSA value of type ``index``; arithmetic on two ints makes no
+operation, so addressing of unit dimensions and of constant offsets leaves nothing behind in the IR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mlir import ir
+from mlir.dialects import arith, memref, scf
+
+from gristmill.runtime.types import ArrayType, ElementType
+
+Index = int | ir.Value
+
+
+def index_value(index: Index) -> ir.Value:
+    """``index`` as an SSA value."""
+    if isinstance(index, int):
+        return arith.ConstantOp(ir.IndexType.get(), index).result
+    return index
+
+
+def add(lhs: Index, rhs: Index) -> Index:
+    """``lhs + rhs``."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return lhs + rhs
+    if lhs == 0:
+        return rhs
+    if rhs == 0:
+        return lhs
+    return arith.AddIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
+
+
+def sub(lhs: Index, rhs: Index) -> Index:
+    """``lhs - rhs``."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return lhs - rhs
+    if rhs == 0:
+        return lhs
+    return arith.SubIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
+
+
+def mul(lhs: Index, rhs: Index) -> Index:
+    """``lhs * rhs``."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return lhs * rhs
+    if lhs == 0 or rhs == 0:
+        return 0
+    if lhs == 1:
+        return rhs
+    if rhs == 1:
+        return lhs
+    return arith.MulIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
+
+
+def div(lhs: Index, rhs: int) -> Index:
+    """``lhs // rhs`` for a non-negative ``lhs``."""
+    if isinstance(lhs, int):
+        return lhs // rhs
+    return lhs if rhs == 1 else arith.DivUIOp(lhs, index_value(rhs)).result
+
+
+def mod(lhs: Index, rhs: int) -> Index:
+    """``lhs % rhs`` for a non-negative ``lhs``."""
+    if isinstance(lhs, int):
+        return lhs % rhs
+    return 0 if rhs == 1 else arith.RemUIOp(lhs, index_value(rhs)).result
+
+
+def minimum(lhs: Index, rhs: Index) -> Index:
+    """Signed minimum."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return min(lhs, rhs)
+    return arith.MinSIOp(index_value(lhs), index_value(rhs)).result
+
+
+def maximum(lhs: Index, rhs: Index) -> Index:
+    """Signed maximum."""
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return max(lhs, rhs)
+    return arith.MaxSIOp(index_value(lhs), index_value(rhs)).result
+
+
+def clamp(index: Index, low: int, high: int) -> Index:
+    """``index`` limited to ``[low, high]``."""
+    if low == high:
+        return low
+    return maximum(minimum(index, high), low)
+
+
+def less(lhs: Index, rhs: Index) -> ir.Value:
+    """``lhs < rhs``, signed, as ``i1``."""
+    return arith.CmpIOp(arith.CmpIPredicate.slt, index_value(lhs), index_value(rhs)).result
+
+
+def at_least(lhs: Index, rhs: Index) -> ir.Value:
+    """``lhs >= rhs``, signed, as ``i1``."""
+    return arith.CmpIOp(arith.CmpIPredicate.sge, index_value(lhs), index_value(rhs)).result
+
+
+def equal(lhs: Index, rhs: Index) -> ir.Value:
+    """``lhs == rhs`` as ``i1``."""
+    return arith.CmpIOp(arith.CmpIPredicate.eq, index_value(lhs), index_value(rhs)).result
+
+
+def _no_wrap() -> Any:
+    # Indices stay far below 2**63; saying so lets LLVM strength-reduce and vectorise addresses.
+    return arith.IntegerOverflowFlags.nsw
+
+
+def linearize(index: Sequence[Index], shape: Sequence[int]) -> Index:
+    """Row-major linear position of ``index`` in ``shape``."""
+    position: Index = 0
+    for component, size in zip(index, shape, strict=True):
+        position = add(mul(position, size), component)
+    return position
+
+
+def delinearize(position: Index, shape: Sequence[int]) -> list[Index]:
+    """The row-major multi-index of linear ``position`` in ``shape``; unit dimensions become 0."""
+    index: list[Index] = [0] * len(shape)
+    real = [d for d, size in enumerate(shape) if size != 1]
+    for dimension in reversed(real[1:]):
+        index[dimension] = mod(position, shape[dimension])
+        position = div(position, shape[dimension])
+    if real:
+        index[real[0]] = position
+    return index
+
+
+def storage_type(element: ElementType) -> ir.Type:
+    """The memref element type: signless, ``i8`` for ``i1``."""
+    if element.name == "i1":
+        return ir.IntegerType.get_signless(8)
+    return register_type(element)
+
+
+def register_type(element: ElementType) -> ir.Type:
+    """The SSA type of one element: signless integers, ``i1`` for predicates, floats as they are."""
+    if element.is_float:
+        return ir.Type.parse(element.name)
+    return ir.IntegerType.get_signless(element.bits)
+
+
+def memref_type(array: ArrayType) -> ir.MemRefType:
+    """The row-major memref of ``array``."""
+    return ir.MemRefType.get(list(array.shape), storage_type(array.element))
+
+
+def bytes_type(nbytes: int) -> ir.MemRefType:
+    """``memref<nbytes x i8>`` (at least one byte)."""
+    return ir.MemRefType.get([max(1, nbytes)], ir.IntegerType.get_signless(8))
+
+
+def constant(element: ElementType, value: Any) -> ir.Value:
+    """``value`` (a Python or numpy scalar) as an SSA constant of the element's register type."""
+    kind = register_type(element)
+    if element.is_float:
+        number = float(value)
+        # IEEE bits for the values that have no decimal spelling in MLIR.
+        return arith.ConstantOp(kind, ir.FloatAttr.get(kind, number)).result
+    bits = int(value)
+    if bits >= 1 << (element.bits - 1) and element.bits > 1:
+        bits -= 1 << element.bits
+    if element.bits == 1:
+        return arith.ConstantOp(kind, ir.BoolAttr.get(bool(value))).result
+    return arith.ConstantOp(kind, ir.IntegerAttr.get(kind, bits)).result
+
+
+def for_loop(
+    low: Index,
+    high: Index,
+    body: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
+    carried: Sequence[ir.Value] = (),
+    step: int = 1,
+) -> list[ir.Value]:
+    """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values."""
+    loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
+    with ir.InsertionPoint(loop.body):
+        results = body(loop.induction_variable, list(loop.inner_iter_args))
+        scf.YieldOp(list(results))
+    return list(loop.results)
+
+
+@contextmanager
+def if_then(condition: ir.Value) -> Iterator[None]:
+    """``scf.if`` without results around the body of the ``with``."""
+    branch = scf.IfOp(condition)
+    with ir.InsertionPoint(branch.then_block):
+        yield
+        scf.YieldOp([])
+
+
+def if_else(
+    condition: ir.Value,
+    kinds: Sequence[ir.Type],
+    then: Callable[[], Sequence[ir.Value]],
+    otherwise: Callable[[], Sequence[ir.Value]],
+) -> list[ir.Value]:
+    """``scf.if`` with results."""
+    branch = scf.IfOp(condition, list(kinds), has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        scf.YieldOp(list(then()))
+    with ir.InsertionPoint(branch.else_block):
+        scf.YieldOp(list(otherwise()))
+    return list(branch.results)
+
+
+def load(buffer: ir.Value, index: Sequence[Index], element: ElementType) -> ir.Value:
+    """Load one element; predicates come out as ``i1``."""
+    value = memref.LoadOp(buffer, [index_value(i) for i in index]).result
+    if element.name == "i1":
+        return arith.TruncIOp(ir.IntegerType.get_signless(1), value).result
+    return value
+
+
+def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: ElementType) -> None:
+    """Store one element; predicates go in as one byte."""
+    if element.name == "i1":
+        value = arith.ExtUIOp(ir.IntegerType.get_signless(8), value).result
+    memref.StoreOp(value, buffer, [index_value(i) for i in index])
+
+
+def view(workspace: ir.Value, offset: int, array: ArrayType) -> ir.Value:
+    """A typed memref over ``workspace`` bytes (``memref<Nxi8>``) starting at byte ``offset``."""
+    return memref.ViewOp(memref_type(array), workspace, index_value(offset), []).result
+
+
+def flatten(buffer: ir.Value) -> ir.Value:
+    """The same elements as a one-dimensional memref."""
+    kind = ir.MemRefType(buffer.type)
+    if kind.rank == 1:
+        return buffer
+    size = math.prod(kind.shape)
+    flat = ir.MemRefType.get([size], kind.element_type)
+    return memref.ReinterpretCastOp(
+        flat, buffer, [], [], [], static_offsets=[0], static_sizes=[size], static_strides=[1]
+    ).result

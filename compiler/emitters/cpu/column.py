@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The column emitter: reductions over major dimensions, and over everything.
+
+The operand's dimensions are batch B, reduced R and kept C, in that order. Phase 0 gives each task a batch and a block of
+rows: it streams them once, in memory order, adding each row into an accumulator row of C elements that stays in cache,
+and leaves the partial accumulators in the workspace. Phase 1 combines the blocks' partials. With C empty (a reduction of
+everything) a block is accumulated in registers instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from mlir import ir
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import reduction
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    element_cost,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.elemental import Elemental
+from gristmill.compiler.emitters.elemental.contraction import (
+    loop_nest,
+    reduce_operands,
+    reducer_of,
+)
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Node
+from gristmill.runtime.types import ArrayType, ElementType
+
+LoopBody = Callable[[list[Index], list[ir.Value]], Sequence[ir.Value]]
+
+#: Blocks that rows are split into when they are worth sharing between threads.
+BLOCKS = 16
+
+
+class ColumnEmitter:
+    """Compiles a fusion whose results are all those of one ``reduce`` op over major dimensions."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self.node: Node = source.graph.results[0]
+        groups = reduction.reduced_groups(self.node)
+        assert groups is not None, "the fusion pass gives column only to consecutive dimensions"
+        self.batch, self.reduced, self.kept = groups
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        elements = self.node.operands[0].type.size
+        cost = element_cost(self.source.graph)
+        parallel = worth_splitting(elements, cost)
+        batches, rows = math.prod(self.batch), self.reduced[0]
+        blocks = min(rows, max(1, BLOCKS // batches)) if parallel else 1
+        self.blocks = max(1, blocks)
+        self._layout()
+        frame = KernelFrame(self.source, self.workspace_bytes, self.lane_bytes)
+        frame.phase(self._partials, max(1, batches * self.blocks), parallel)
+        frame.phase(self._combine, max(1, batches))
+        return frame.finish("column", elements * cost)
+
+    def _layout(self) -> None:
+        """Workspace: per accumulated value, ``[batches * blocks, C]`` partials on cache-line boundaries."""
+        width = max(1, math.prod(self.kept))
+        count = max(1, math.prod(self.batch) * self.blocks)
+        self.partials: list[tuple[int, ArrayType]] = []
+        offset = 0
+        for element in self._accumulators():
+            line = max(1, 64 // element.nbytes)
+            padded = -(-width // line) * line  # no two tasks share a cache line
+            array = ArrayType((count, padded), element)
+            self.partials.append((offset, array))
+            offset += -(-array.nbytes // 64) * 64
+        self.workspace_bytes = offset
+        self.lane_bytes = reduction.lane_bytes(self.node)
+
+    def _accumulators(self) -> list[ElementType]:
+        e = Elemental(self.source.graph, [], self.source.functions)
+        return reducer_of(e, self.node).accumulators
+
+    def _views(self, phase: PhaseFrame) -> list[ir.Value]:
+        return [build.view(phase.workspace, offset, array) for offset, array in self.partials]
+
+    def _put(self, views: Sequence[ir.Value], values: Sequence[ir.Value], at: Sequence[Index]) -> None:
+        for view, (_, array), value in zip(views, self.partials, values, strict=True):
+            build.store(value, view, at, array.element)
+
+    def _take(self, views: Sequence[ir.Value], at: Sequence[Index]) -> list[ir.Value]:
+        return [
+            build.load(view, at, array.element)
+            for view, (_, array) in zip(views, self.partials, strict=True)
+        ]
+
+    def _partials(self, phase: PhaseFrame) -> None:
+        views = self._views(phase)
+
+        def task(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                batch = build.delinearize(build.div(iv, self.blocks), self.batch)
+                block = build.mod(iv, self.blocks)
+                low = build.div(build.mul(block, self.reduced[0]), self.blocks)
+                high = build.div(build.mul(build.add(block, 1), self.reduced[0]), self.blocks)
+                self._block(phase, views, iv, batch, low, high)
+            return []
+
+        build.for_loop(phase.begin, phase.end, task)
+
+    def _block(
+        self,
+        phase: PhaseFrame,
+        views: list[ir.Value],
+        task: ir.Value,
+        batch: list[Index],
+        low: Index,
+        high: Index,
+    ) -> None:
+        """Accumulate rows ``[low, high)`` of the first reduced dimension."""
+        e = phase.elemental
+        reducer = reducer_of(e, self.node)
+        inputs, initial, _ = reduce_operands(self.node)
+        start = reducer.enter([e.value(x, ()) for x in initial])
+
+        def elements(at: list[Index]) -> list[ir.Value]:
+            return reducer.enter([e.value(x, at) for x in inputs])
+
+        def over_rows(body: LoopBody, carried: Sequence[ir.Value]) -> list[ir.Value]:
+            def first(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+                with e.scope():
+                    return loop_nest(
+                        e, self.reduced[1:], values, lambda at, v: body([*batch, iv, *at], v)
+                    )
+
+            return build.for_loop(low, high, first, carried)
+
+        if not self.kept:
+            final = over_rows(lambda at, v: reducer.combine(v, elements(at)), start)
+            self._put(views, final, (task, 0))
+            return
+
+        def clear(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+            self._put(views, start, (task, build.linearize(column, self.kept)))
+            return []
+
+        def add_row(at: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+            def add(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                position = (task, build.linearize(column, self.kept))
+                taken = self._take(views, position)
+                self._put(views, reducer.combine(taken, elements([*at, *column])), position)
+                return []
+
+            loop_nest(e, self.kept, [], add)
+            return []
+
+        loop_nest(e, self.kept, [], clear)
+        over_rows(add_row, [])
+
+    def _combine(self, phase: PhaseFrame) -> None:
+        """Combine the blocks of each batch and store the results."""
+        views, e = self._views(phase), phase.elemental
+        reducer = reducer_of(e, self.node)
+
+        def batch_task(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            base = build.mul(iv, self.blocks)
+            batch = build.delinearize(iv, self.batch)
+
+            def column_body(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                position = build.linearize(column, self.kept)
+
+                def block(number: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+                    row = build.add(base, number)
+                    return reducer.combine(values, self._take(views, (row, position)))
+
+                first = self._take(views, (base, position))
+                final = build.for_loop(1, self.blocks, block, first)
+                for number, root in enumerate(self.source.graph.results):
+                    value = reducer.leave(final)[root.result]
+                    phase.store(number, value, [*batch, *column], root.type)
+                return []
+
+            with e.scope():
+                loop_nest(e, self.kept, [], column_body)
+            return []
+
+        build.for_loop(phase.begin, phase.end, batch_task)

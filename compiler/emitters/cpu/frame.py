@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame of a CPU kernel: its module, its phase functions and the computation inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+from mlir.dialects import func
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.elemental import Elemental, buffer_source
+from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, Phase
+from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.target import Target
+from gristmill.runtime.types import ArrayType
+
+#: Work (in roughly nanoseconds of one core) below which a phase is not worth splitting over threads.
+PARALLEL_THRESHOLD_NS = 8_000
+
+
+@dataclass(frozen=True)
+class FusionSource:
+    """What an emitter compiles: a fused computation and everything it refers to.
+
+    Attributes:
+        name: kernel name, a C identifier.
+        graph: the fused computation.
+        functions: graphs of every function it refers to.
+        target: the CPU.
+    """
+
+    name: str
+    graph: Graph
+    functions: Mapping[str, Graph]
+    target: Target
+
+    @property
+    def arguments(self) -> tuple[ArrayType, ...]:
+        """Types of the parameters."""
+        return tuple(p.type for p in self.graph.parameters)
+
+    @property
+    def results(self) -> tuple[ArrayType, ...]:
+        """Types of the results."""
+        return tuple(r.type for r in self.graph.results)
+
+
+@dataclass
+class PhaseFrame:
+    """One phase function being emitted.
+
+    Attributes:
+        arguments, results: memrefs of the kernel's operands and results.
+        workspace, scratch: byte memrefs.
+        begin, end: the task range.
+        elemental: the fused computation over the arguments.
+    """
+
+    arguments: list[ir.Value]
+    results: list[ir.Value]
+    workspace: ir.Value
+    scratch: ir.Value
+    begin: ir.Value
+    end: ir.Value
+    elemental: Elemental
+
+    def store(self, number: int, value: ir.Value, index: Sequence[Index], array: ArrayType) -> None:
+        """Store one element of result ``number``."""
+        build.store(value, self.results[number], index, array.element)
+
+
+class KernelFrame:
+    """Collects the phases of one kernel.
+
+    Use: ``frame = KernelFrame(source)``, ``frame.phase(...)`` for each phase, ``frame.finish(...)``.
+    """
+
+    def __init__(self, source: FusionSource, workspace_bytes: int = 0, scratch_bytes: int = 0):
+        self.source = source
+        self.workspace_bytes, self.scratch_bytes = workspace_bytes, scratch_bytes
+        self._phases: list[Phase] = []
+        self.module = ir.Module.create(loc=ir.Location.unknown())
+
+    def phase(self, body: Callable[[PhaseFrame], None], tasks: int = 1, parallel: bool = False) -> None:
+        """Add a phase whose code ``body`` emits."""
+        suffix = f"_{len(self._phases)}" if self._phases else ""
+        name = f"{self.source.name}{suffix}"
+        arrays = [*self.source.arguments, *self.source.results]
+        index = ir.IndexType.get()
+        kinds: list[ir.Type] = [build.memref_type(a) for a in arrays]
+        kinds += [build.bytes_type(self.workspace_bytes), build.bytes_type(self.scratch_bytes)]
+        kinds += [index, index]
+        with ir.InsertionPoint(self.module.body):
+            function = func.FuncOp(name, (kinds, []))
+        block = function.add_entry_block()
+        values = list(block.arguments)
+        count = len(self.source.arguments)
+        arguments, results = values[:count], values[count : len(arrays)]
+        workspace, scratch, begin, end = values[len(arrays) :]
+        sources = [
+            buffer_source(buffer, array.element)
+            for buffer, array in zip(arguments, self.source.arguments, strict=True)
+        ]
+        elemental = Elemental(self.source.graph, sources, self.source.functions)
+        with ir.InsertionPoint(block):
+            body(PhaseFrame(arguments, results, workspace, scratch, begin, end, elemental))
+            func.ReturnOp([])
+        self._phases.append(Phase(name, tasks, parallel and tasks > 1))
+
+    def finish(
+        self, kind: str, flops: int = 0, inplace: Sequence[tuple[int, int]] = ()
+    ) -> KernelDefinition:
+        """The finished kernel."""
+        nbytes = sum(a.nbytes for a in (*self.source.arguments, *self.source.results))
+        spec = KernelSpec(
+            self.source.name,
+            tuple(self._phases),
+            self.source.arguments,
+            self.source.results,
+            self.workspace_bytes,
+            self.scratch_bytes,
+            flops,
+            nbytes,
+            tuple(inplace),
+            kind,
+        )
+        return KernelDefinition(spec, self.module)
+
+
+#: Rough cost of one element in tenths of a nanosecond on one core, by op kind; 1 for the rest.
+_COST = {
+    "exponential": 8,
+    "exponential_minus_one": 12,
+    "log": 10,
+    "log_plus_one": 12,
+    "logistic": 12,
+    "tanh": 12,
+    "erf": 20,
+    "erfc": 20,
+    "sine": 20,
+    "cosine": 20,
+    "tan": 30,
+    "atan2": 30,
+    "power": 40,
+    "cbrt": 20,
+    "rsqrt": 4,
+    "sqrt": 4,
+    "divide": 4,
+    "remainder": 30,
+    "gather": 4,
+}
+
+
+def reachable(roots: Sequence[Node]) -> list[Node]:
+    """Every node that ``roots`` depend on, roots included, in program order."""
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.operands)
+    return sorted(seen, key=lambda n: n.order)
+
+
+def node_cost(node: Node) -> int:
+    """Rough cost of one element of ``node`` alone, in tenths of a nanosecond."""
+    return 0 if node.kind in ("parameter", "constant") else _COST.get(node.kind, 1)
+
+
+def element_cost(graph: Graph) -> int:
+    """Rough cost of one element of the graph's widest value, in tenths of a nanosecond."""
+    return max(2, sum(node_cost(n) for n in reachable(graph.results)))
+
+
+def worth_splitting(elements: int, cost: int) -> bool:
+    """Whether ``elements`` of ``cost`` tenths of a nanosecond each should be split over threads."""
+    return elements * cost // 10 >= PARALLEL_THRESHOLD_NS

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop emitter: every element of every result, computed where it is stored.
+
+All results of a loop fusion have one shape (or are reshapes of it to the same dimensions). When the whole computation is
+elementwise the nest collapses to one loop over the linear index; otherwise tasks are rows (all dimensions but the last)
+and the inner loop runs over the last dimension, contiguous in the results, for LLVM to vectorise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mlir import ir
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    element_cost,
+    reachable,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.elemental import Source
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Graph, Node
+from gristmill.dialects import hlo
+
+#: Elements of one task of a one-dimensional loop: 16 KiB of f32, so that a task's stores stay in L1.
+CHUNK = 4096
+
+
+class LoopEmitter:
+    """Compiles a fusion of elementwise, data-movement and generic operations; see the module docstring."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        graph = self.source.graph
+        frame = KernelFrame(self.source)
+        shape = graph.results[0].shape
+        size = math.prod(shape)
+        parallel = worth_splitting(size, loop_cost(graph))
+        if is_elementwise(graph):
+            tasks = max(1, -(-size // CHUNK))
+            frame.phase(lambda p: self._linear(p, size), tasks, parallel)
+        elif is_wide(shape):
+            tasks = max(1, -(-shape[-1] // CHUNK))
+            frame.phase(lambda p: self._wide(p, shape), tasks, parallel)
+        else:
+            tasks = max(1, math.prod(shape[:-1]))
+            frame.phase(lambda p: self._rows(p, shape), tasks, parallel)
+        return frame.finish("loop", size * element_cost(graph), inplace_pairs(graph))
+
+    def _linear(self, phase: PhaseFrame, size: int) -> None:
+        """One loop over ``[begin * CHUNK, min(end * CHUNK, size))``; every buffer is read at the linear index."""
+        graph = self.source.graph
+        flat = [build.flatten(x) for x in phase.arguments]
+        results = [build.flatten(x) for x in phase.results]
+        for parameter, buffer in zip(graph.parameters, flat, strict=True):
+            phase.elemental.bind(parameter, linear_source(buffer, parameter))
+
+        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                for root, buffer in zip(graph.results, results, strict=True):
+                    # One shared key for all shapes: (iv,) for tensors of full size, () for scalars.
+                    value = phase.elemental.value(root, (iv,))
+                    build.store(value, buffer, (iv,), root.type.element)
+            return []
+
+        low = build.mul(phase.begin, CHUNK)
+        build.for_loop(low, build.minimum(build.mul(phase.end, CHUNK), size), body)
+
+    def _wide(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
+        """Few long rows: tasks are chunks of the last dimension."""
+        low = build.mul(phase.begin, CHUNK)
+        high = build.minimum(build.mul(phase.end, CHUNK), shape[-1])
+
+        def row(position: Index) -> None:
+            outer = build.delinearize(position, shape[:-1])
+            self._columns(phase, outer, low, high)
+
+        rows = math.prod(shape[:-1])
+        if rows == 1:
+            row(0)
+            return
+
+        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                row(iv)
+            return []
+
+        build.for_loop(0, rows, body)
+
+    def _rows(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
+        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                outer = build.delinearize(iv, shape[:-1])
+                self._columns(phase, outer, 0, shape[-1] if shape else 1)
+            return []
+
+        build.for_loop(phase.begin, phase.end, body)
+
+    def _columns(self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index) -> None:
+        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                store_results(phase, self.source.graph, [*outer, iv])
+            return []
+
+        if not self.source.graph.results[0].shape:
+            store_results(phase, self.source.graph, [])
+        elif low == 0 and high == 1:
+            store_results(phase, self.source.graph, [*outer, 0])
+        else:
+            build.for_loop(low, high, body)
+
+
+def store_results(phase: PhaseFrame, graph: Graph, index: Sequence[Index]) -> None:
+    """Compute and store every result at ``index``; all values are computed before the first store."""
+    values = [phase.elemental.value(root, index) for root in graph.results]
+    for number, (root, value) in enumerate(zip(graph.results, values, strict=True)):
+        phase.store(number, value, index, root.type)
+
+
+def loop_cost(graph: Graph) -> int:
+    """Cost of one result element in tenths of a nanosecond, inner reductions included."""
+    cost = element_cost(graph)
+    for node in reachable(graph.results):
+        if node.kind == "reduce":
+            cost *= max(1, node.operands[0].type.size // max(1, node.type.size))
+        elif node.kind == "reduce_window":
+            cost *= math.prod(node.dims("window_dimensions"))
+        elif node.kind == "dot_general":
+            lhs = node.operands[0]
+            cost *= math.prod(lhs.shape[d] for d in node.dims("lhs_contracting_dimensions"))
+        elif node.kind == "convolution":
+            outputs = node.integer("kernel_output_feature_dimension")
+            cost *= max(1, node.operands[1].type.size // max(1, node.operands[1].shape[outputs]))
+    return cost
+
+
+def is_wide(shape: Sequence[int]) -> bool:
+    """Whether there are too few rows to share between threads but the rows are long."""
+    return bool(shape) and math.prod(shape[:-1]) < 16 and shape[-1] >= 4 * CHUNK
+
+
+def is_elementwise(graph: Graph) -> bool:
+    """Whether every value has the results' shape or is a scalar (broadcasts of scalars allowed)."""
+    shape = graph.results[0].shape
+    if not shape or 0 in shape or any(r.shape != shape for r in graph.results):
+        return False
+    for node in reachable(graph.results):
+        if node.kind == "parameter" or node.kind == "constant":
+            if node.shape != shape and node.type.rank != 0 and not _is_splat(node):
+                return False
+        elif node.kind == "broadcast_in_dim":
+            if node.operands[0].type.size != 1:
+                return False
+        elif node.type.rank == 0 and all(x.type.rank == 0 for x in node.operands):
+            if node.kind not in _SCALAR_KINDS and not hlo.has_trait(_operation(node), "elementwise"):
+                return False
+        elif not hlo.has_trait(_operation(node), "elementwise") or node.shape != shape:
+            return False
+    return True
+
+
+_SCALAR_KINDS = frozenset({"reshape"})
+
+
+def _operation(node: Node) -> ir.Operation:
+    assert node.op is not None
+    return node.op
+
+
+def _is_splat(node: Node) -> bool:
+    data = node.constant
+    return data is not None and data.size > 0 and bool((data == data.flat[0]).all())
+
+
+def linear_source(buffer: ir.Value, parameter: Node) -> Source:
+    """Elements of a flattened buffer at a linear index; a single element is read at 0 whatever the index."""
+    element = parameter.type.element
+    if parameter.type.size == 1:
+        return lambda index: build.load(buffer, (0,), element)
+    return lambda index: build.load(buffer, index, element)
+
+
+def inplace_pairs(graph: Graph) -> list[tuple[int, int]]:
+    """(parameter, result) pairs that may share a buffer: the parameter is read only at the index being stored."""
+    pairs: list[tuple[int, int]] = []
+    for number, root in enumerate(graph.results):
+        for parameter in graph.parameters:
+            same = parameter.shape == root.shape
+            if same and parameter.type.element.nbytes == root.type.element.nbytes:
+                if _read_in_place(graph, parameter):
+                    pairs.append((parameter.result, number))
+    return pairs
+
+
+def _read_in_place(graph: Graph, parameter: Node) -> bool:
+    """Whether every path from ``parameter`` to the results is elementwise on its shape."""
+    stack, seen = [parameter], {parameter}
+    while stack:
+        for user in stack.pop().users:
+            if user in seen:
+                continue
+            if user.shape != parameter.shape or user.op is None:
+                return False
+            if not hlo.has_trait(user.op, "elementwise"):
+                return False
+            seen.add(user)
+            stack.append(user)
+    return True

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulating one or more reductions in one pass over a range of elements.
+
+Reductions with a simple float or integer body are carried in registers: LLVM vectorises and interleaves the loop (adds
+carry ``reassoc``). A body it cannot recognise (argmax, say) is accumulated in lanes: lane *l* of a small array takes
+elements *l*, *l* + L, *l* + 2 L, … so that neighbouring lanes run the body side by side as vectors; the lanes are
+combined at the end. StableHLO leaves the order of a reduction to the implementation, which allows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.elemental import Elemental
+from gristmill.compiler.emitters.elemental.contraction import (
+    Reducer,
+    loop_nest,
+    reduce_operands,
+    reducer_of,
+    simple_reducer,
+)
+from gristmill.compiler.graph import Node
+from gristmill.runtime.types import ArrayType
+
+#: Lanes of a reduction that is not carried in registers.
+LANES = 32
+
+
+def uses_lanes(e: Elemental, node: Node, columns: Sequence[int]) -> bool:
+    """Whether the reduction accumulates in lanes."""
+    if simple_reducer(e.functions[node.symbol("to_apply")]) is not None:
+        return False
+    return len(columns) == 1 and columns[0] >= 2 * LANES
+
+
+def lane_bytes(node: Node) -> int:
+    """Scratch bytes that the lanes of ``node`` may need."""
+    inputs, _, _ = reduce_operands(node)
+    return sum(-(-LANES * max(4, x.type.element.nbytes) // 64) * 64 for x in inputs)
+
+
+@dataclass
+class Accumulation:
+    """One ``reduce`` op being accumulated for one row.
+
+    Attributes:
+        e: the computation.
+        node: the reduce.
+        row: the leading index of the elements it reads.
+    """
+
+    e: Elemental
+    node: Node
+    row: Sequence[Index]
+
+    @property
+    def reducer(self) -> Reducer:
+        """The body."""
+        return reducer_of(self.e, self.node)
+
+    def initial(self) -> list[ir.Value]:
+        """Initial accumulators."""
+        _, initial, _ = reduce_operands(self.node)
+        return self.reducer.enter([self.e.value(x, ()) for x in initial])
+
+    def elements(self, column: Sequence[Index]) -> list[ir.Value]:
+        """The elements at ``column`` as accumulators."""
+        inputs, _, _ = reduce_operands(self.node)
+        return self.reducer.enter([self.e.value(x, [*self.row, *column]) for x in inputs])
+
+
+def accumulate(
+    e: Elemental,
+    columns: Sequence[int],
+    groups: Sequence[Accumulation],
+    visit: Callable[[Sequence[Index]], None],
+    scratch: ir.Value,
+    scratch_offset: int,
+) -> list[list[ir.Value]]:
+    """Run over ``columns``, calling ``visit`` at each and accumulating every group; returns final accumulators."""
+    lanes = [g for g in groups if uses_lanes(e, g.node, columns)]
+    carried = [g for g in groups if g not in lanes]
+    results: dict[int, list[ir.Value]] = {}
+    initial = [value for g in carried for value in g.initial()]
+
+    def body(column: list[Index], values: list[ir.Value]) -> list[ir.Value]:
+        visit(column)
+        following: list[ir.Value] = []
+        position = 0
+        for group in carried:
+            count = len(group.reducer.accumulators)
+            current = values[position : position + count]
+            following += group.reducer.combine(current, group.elements(column))
+            position += count
+        return following
+
+    finals = loop_nest(e, columns, initial, body)
+    for group in carried:
+        count = len(group.reducer.accumulators)
+        results[id(group)], finals = finals[:count], finals[count:]
+    for group in lanes:
+        results[id(group)] = _accumulate_lanes(group, columns[0], scratch, scratch_offset)
+    return [results[id(g)] for g in groups]
+
+
+def _accumulate_lanes(
+    group: Accumulation, width: int, scratch: ir.Value, offset: int
+) -> list[ir.Value]:
+    e, reducer = group.e, group.reducer
+    buffers: list[ir.Value] = []
+    for element in reducer.accumulators:
+        buffers.append(build.view(scratch, offset, ArrayType((LANES,), element)))
+        offset += -(-LANES * element.nbytes // 64) * 64
+    initial = group.initial()
+
+    def put(values: Sequence[ir.Value], at: Index) -> None:
+        for buffer, element, value in zip(buffers, reducer.accumulators, values, strict=True):
+            build.store(value, buffer, (at,), element)
+
+    def take(at: Index) -> list[ir.Value]:
+        return [
+            build.load(buffer, (at,), element)
+            for buffer, element in zip(buffers, reducer.accumulators, strict=True)
+        ]
+
+    def fill(lane: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        put(initial, lane)
+        return []
+
+    def step(lane: ir.Value, base: Index) -> None:
+        with e.scope():
+            put(reducer.combine(take(lane), group.elements([build.add(base, lane)])), lane)
+
+    def chunk(base: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        build.for_loop(0, LANES, lambda lane, _: (step(lane, base), [])[1])
+        return []
+
+    build.for_loop(0, LANES, fill)
+    whole = width // LANES * LANES
+    build.for_loop(0, whole, chunk, step=LANES)
+    build.for_loop(0, width - whole, lambda lane, _: (step(lane, whole), [])[1])
+
+    def combine(lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        with e.scope():
+            return reducer.combine(values, take(lane))
+
+    return build.for_loop(1, LANES, combine, take(0))
+
+
+def reduced_groups(node: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """``(batch, reduced, kept)`` extents when the reduced dimensions are consecutive, else ``None``."""
+    shape, dimensions = node.operands[0].shape, sorted(node.dims("dimensions"))
+    if not dimensions or dimensions != list(range(dimensions[0], dimensions[-1] + 1)):
+        return None
+    return shape[: dimensions[0]], tuple(shape[d] for d in dimensions), shape[dimensions[-1] + 1 :]
+

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row emitter: reductions over the minor dimensions and everything around them, one row at a time.
+
+A row fusion's values are *full* (leading dimensions R, minor dimensions C) or *per row* (shape R, up to unit dimensions);
+every ``reduce`` in it reduces exactly C. So each row is computed alone, in a few loops over its C elements that stay in
+the L1 cache: softmax and layer norm read and write memory once.
+
+Stages. A reduction that depends on no other belongs to stage 0, one that depends on reductions of stage *s* to stage
+*s* + 1. Stage *s* is one loop over the columns that feeds all its reductions; the last loop stores the full results.
+Values that are dear (an exponential, say) and needed again in a later loop are kept in a row buffer in scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mlir import ir
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import reduction
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    element_cost,
+    node_cost,
+    reachable,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.elemental import scalar_source
+from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Graph, Node
+from gristmill.runtime.types import ArrayType
+
+#: Subtree cost (tenths of a nanosecond an element) from which keeping a value beats computing it again.
+KEEP_COST = 4
+
+
+@dataclass
+class RowPlan:
+    """How one row is computed.
+
+    Attributes:
+        rows: the leading dimensions R.
+        columns: the reduced dimensions C.
+        stages: reductions by stage; one representative node per ``reduce`` op.
+        full: (result number, node) of full results, by the loop that stores them.
+        per_row: (result number, node) of per-row results.
+        kept: nodes to keep in a row buffer, by the loop that computes them.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    stages: list[list[Node]]
+    full: list[list[tuple[int, Node]]]
+    per_row: list[tuple[int, Node]]
+    kept: list[list[Node]] = field(default_factory=list["list[Node]"])
+
+
+def plan_rows(graph: Graph) -> RowPlan:
+    """Work out stages, where results are stored and what is kept."""
+    nodes = reachable(graph.results)
+    level: dict[Node, int] = {}
+    stages: list[list[Node]] = []
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    for node in nodes:
+        level[node] = max((level[x] for x in node.operands), default=0)
+        if node.kind != "reduce":
+            continue
+        stage = level[node]
+        level[node] = stage + 1
+        if node.result != min(s.result for s in node.siblings if s in set(nodes)):
+            continue
+        source, reduced = node.operands[0].shape, node.dims("dimensions")
+        rows, columns = source[: min(reduced)], source[min(reduced) :]
+        while len(stages) <= stage:
+            stages.append([])
+        stages[stage].append(node)
+    width = math.prod(columns)
+    full: list[list[tuple[int, Node]]] = [[] for _ in range(len(stages) + 1)]
+    per_row: list[tuple[int, Node]] = []
+    for number, root in enumerate(graph.results):
+        if root.type.size == math.prod(rows) * width and (width != 1 or root.kind != "reduce"):
+            full[level[root]].append((number, root))
+        else:
+            per_row.append((number, root))
+    plan = RowPlan(rows, columns, stages, full, per_row)
+    plan.kept = _plan_kept(plan, level)
+    return plan
+
+
+def _loop_roots(plan: RowPlan, loop: int) -> list[Node]:
+    roots = [node for _, node in plan.full[loop]]
+    if loop < len(plan.stages):
+        for reduce in plan.stages[loop]:
+            roots += reduce_operands(reduce)[0]
+    return roots
+
+
+def _plan_kept(plan: RowPlan, level: dict[Node, int]) -> list[list[Node]]:
+    """Nodes computed in one loop, needed in a later one, and dear to recompute."""
+    size = math.prod(plan.rows) * math.prod(plan.columns)
+    kept: list[list[Node]] = [[] for _ in plan.full]
+    computed: dict[Node, int] = {}
+    for loop in range(len(plan.full)):
+        fresh: set[Node] = set()
+        stack = _loop_roots(plan, loop)
+        while stack:
+            node = stack.pop()
+            if node in fresh or node.kind in ("parameter", "constant", "reduce"):
+                continue
+            first = computed.get(node)
+            if first is not None and node.type.size == size and _subtree_cost(node) >= KEEP_COST:
+                if node not in kept[first]:
+                    kept[first].append(node)
+                continue
+            fresh.add(node)
+            stack.extend(node.operands)
+        for node in fresh:
+            computed.setdefault(node, loop)
+    return [sorted(nodes, key=lambda n: n.order) for nodes in kept]
+
+
+def _subtree_cost(node: Node) -> int:
+    """Cost of recomputing ``node`` from parameters and reductions."""
+    total, stack, seen = 0, [node], {node}
+    while stack:
+        current = stack.pop()
+        total += node_cost(current)
+        for operand in current.operands:
+            if operand not in seen and operand.kind not in ("parameter", "reduce", "constant"):
+                seen.add(operand)
+                stack.append(operand)
+    return total
+
+
+class RowEmitter:
+    """Compiles a row fusion; see the module docstring."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self.plan = plan_rows(source.graph)
+        self._offsets: dict[Node, int] = {}
+        self._lane_offset = 0
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel: tasks are rows."""
+        plan = self.plan
+        width = math.prod(plan.columns)
+        scratch = 0
+        for node in (n for kept in plan.kept for n in kept):
+            self._offsets[node] = scratch
+            scratch += -(-width * node.type.element.nbytes // 64) * 64
+        self._lane_offset = scratch
+        lane_bytes = max(
+            (reduction.lane_bytes(node) for stage in plan.stages for node in stage), default=0
+        )
+        frame = KernelFrame(self.source, scratch_bytes=scratch + lane_bytes)
+        rows = math.prod(plan.rows)
+        cost = element_cost(self.source.graph)
+        frame.phase(self._rows, max(1, rows), worth_splitting(rows * width, cost))
+        return frame.finish("row", rows * width * cost)
+
+    def _rows(self, phase: PhaseFrame) -> None:
+        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                self._row(phase, build.delinearize(iv, self.plan.rows))
+            return []
+
+        build.for_loop(phase.begin, phase.end, body)
+
+    def _row(self, phase: PhaseFrame, row: list[Index]) -> None:
+        plan = self.plan
+        for loop, stage in enumerate([*plan.stages, []]):
+            if stage or plan.full[loop]:
+                self._columns(phase, row, loop, stage)
+        for number, node in plan.per_row:
+            index = _row_index(node, row)
+            phase.store(number, phase.elemental.value(node, index), index, node.type)
+
+    def _columns(self, phase: PhaseFrame, row: list[Index], loop: int, stage: list[Node]) -> None:
+        """One pass over the row: feed the reductions of ``stage``, keep and store what is due."""
+        e = phase.elemental
+        kept = [(node, self._row_buffer(phase, node)) for node in self.plan.kept[loop]]
+
+        def visit(column: Sequence[Index]) -> None:
+            index = [*row, *column]
+            for node, buffer in kept:
+                position = build.linearize(column, self.plan.columns)
+                element = node.type.element
+                build.store(e.value(node, _full_index(node, index)), buffer, (position,), element)
+            for number, node in self.plan.full[loop]:
+                at = _full_index(node, index)
+                phase.store(number, e.value(node, at), at, node.type)
+
+        groups = [reduction.Accumulation(e, node, row) for node in stage]
+        results = reduction.accumulate(
+            e, self.plan.columns, groups, visit, phase.scratch, self._lane_offset
+        )
+        for node, values in zip(stage, results, strict=True):
+            for sibling, value in zip(node.siblings, reducer_of(e, node).leave(values), strict=True):
+                e.bind(sibling, scalar_source(value))
+        for node, buffer in kept:
+            e.bind(node, self._row_source(buffer, node))
+
+    def _row_buffer(self, phase: PhaseFrame, node: Node) -> ir.Value:
+        width = math.prod(self.plan.columns)
+        array = ArrayType((width,), node.type.element)
+        return build.view(phase.scratch, self._offsets[node], array)
+
+    def _row_source(self, buffer: ir.Value, node: Node):
+        def source(index: Sequence[Index]) -> ir.Value:
+            columns = self.plan.columns
+            position = build.linearize(list(index)[-len(columns) :], columns)
+            return build.load(buffer, (position,), node.type.element)
+
+        return source
+
+
+def _row_index(node: Node, row: Sequence[Index]) -> list[Index]:
+    """Index of a per-row result: its non-unit dimensions are the row's."""
+    real = iter([r for r in row if r != 0 or isinstance(r, ir.Value)])
+    return [0 if size == 1 else next(real) for size in node.shape]
+
+
+def _full_index(node: Node, index: Sequence[Index]) -> list[Index]:
+    """Index of a full value whose shape may have other unit dimensions than (R, C)."""
+    if len(node.shape) == len(index):
+        return list(index)
+    real = iter([i for i in index if isinstance(i, ir.Value)])
+    return [0 if size == 1 else next(real) for size in node.shape]
