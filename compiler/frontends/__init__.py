@@ -1,1 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
+"""From the formats that programs come in to an :class:`~gristmill.compiler.module.HloModule`.
+
+In: StableHLO text, MLIR bytecode, StableHLO portable artifacts (what ``jax.export`` serialises, also inside
+its own container file), HLO text (``HloModule …``), and JAX's lowered objects. Out: a module whose entry is
+the public ``func.func @main``, with ``hlo`` operations only, every region outlined (see
+:mod:`gristmill.dialects.hlo`) and every function reachable from ``@main``.
+
+Attributes of the entry function, for the signature of the compiled executable:
+
+==========================  ========  =======================================================================
+attribute                   on        meaning
+==========================  ========  =======================================================================
+``gristmill.name`` string   argument  the name the producer gave it, for example ``params['w']``
+``gristmill.donated`` unit  argument  the caller gives up the buffer: the program may overwrite it
+``gristmill.alias`` i64     argument  index of the result that may reuse this (donated) argument's buffer
+``gristmill.name`` string   result    the name the producer gave it, for example ``result[0]``
+==========================  ========  =======================================================================
+
+Operations keep their source locations. Malformed input raises ``ParseError``; a valid program with
+operations or types that are not implemented raises one ``UnsupportedError`` that lists them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.errors import ParseError
+
+if TYPE_CHECKING:
+    from gristmill.compiler.frontends.source import Lowered
+    from gristmill.compiler.module import HloModule
+
+__all__ = ["from_lowered", "load_bytes", "load_file", "load_text"]
+
+
+def load_file(path: str | Path) -> HloModule:
+    """Import the program in the file ``path``, whatever its format.
+
+    Raises ``ParseError`` when the file cannot be read or is not well formed, ``UnsupportedError`` when it
+    uses something not implemented.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ParseError(f"cannot read the file: {error.strerror}", location=str(path)) from None
+    return load_bytes(data, str(path))
+
+
+def load_bytes(data: bytes, name: str = "module") -> HloModule:
+    """Import a program from bytes; the format is recognised by its first bytes.
+
+    ``name`` stands for the file name in locations and messages. Raises as :func:`load_file`.
+    """
+    from gristmill.compiler.frontends.source import parse_bytes
+    from gristmill.compiler.frontends.translate import translate
+
+    return translate(parse_bytes(data, name), name)
+
+
+def load_text(text: str, name: str = "module") -> HloModule:
+    """Import StableHLO or HLO text. ``name`` as in :func:`load_bytes`; raises as :func:`load_file`."""
+    return load_bytes(text.encode(), name)
+
+
+def from_lowered(lowered: Lowered) -> HloModule:
+    """Import what ``jax.jit(f).lower(...)`` returns; the object itself is left unchanged.
+
+    Raises ``UnsupportedError`` as :func:`load_file`, and ``InputError`` for an object without
+    ``compiler_ir``.
+    """
+    from gristmill.compiler.frontends.source import module_of_lowered
+    from gristmill.compiler.frontends.translate import translate
+
+    return translate(module_of_lowered(lowered), "jax")

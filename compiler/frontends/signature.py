@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, donation and aliasing of the entry function's arguments and results.
+
+In: the attributes and locations that JAX puts on ``@main``. Out: the ``gristmill.*`` attributes that
+:mod:`gristmill.compiler.frontends` documents.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir as source_ir
+from mlir import ir
+from mlir.dialects import func
+
+
+def annotate(source: source_ir.Operation, target: func.FuncOp) -> None:
+    """Set the argument and result attributes of ``target`` from the source entry function."""
+    block = source.regions[0].blocks[0]
+    dictionaries = _dictionaries(source, "arg_attrs", len(block.arguments))
+    arguments = [
+        _argument(argument, attributes)
+        for argument, attributes in zip(block.arguments, dictionaries, strict=True)
+    ]
+    count = len(target.type.results)
+    results = [_result(attributes) for attributes in _dictionaries(source, "res_attrs", count)]
+    if any(arguments):
+        target.operation.attributes["arg_attrs"] = _array(arguments)
+    if any(results):
+        target.operation.attributes["res_attrs"] = _array(results)
+
+
+def _array(dictionaries: list[dict[str, ir.Attribute]]) -> ir.ArrayAttr:
+    return ir.ArrayAttr.get([ir.DictAttr.get(entries) for entries in dictionaries])
+
+
+def _dictionaries(
+    source: source_ir.Operation, name: str, count: int
+) -> list[dict[str, source_ir.Attribute]]:
+    if name not in source.attributes:
+        return [{} for _ in range(count)]
+    dictionaries = source_ir.ArrayAttr(source.attributes[name])
+    return [
+        {named.name: named.attr for named in source_ir.DictAttr(entry)} for entry in dictionaries
+    ]
+
+
+def _argument(
+    argument: source_ir.BlockArgument, attributes: dict[str, source_ir.Attribute]
+) -> dict[str, ir.Attribute]:
+    found: dict[str, ir.Attribute] = {}
+    location = argument.location
+    if isinstance(location, source_ir.NameLoc):
+        found["gristmill.name"] = ir.StringAttr.get(str(location.name_str))
+    alias = attributes.get("tf.aliasing_output")
+    if alias is not None:
+        index = source_ir.IntegerAttr(alias).value
+        found["gristmill.alias"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
+    if alias is not None or "jax.buffer_donor" in attributes:
+        found["gristmill.donated"] = ir.UnitAttr.get()
+    return found
+
+
+def _result(attributes: dict[str, source_ir.Attribute]) -> dict[str, ir.Attribute]:
+    info = attributes.get("jax.result_info")
+    if info is None or not source_ir.StringAttr(info).value:
+        return {}
+    return {"gristmill.name": ir.StringAttr.get(source_ir.StringAttr(info).value)}

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every input format to a StableHLO module in jaxlib's MLIR, made ready for translation.
+
+In: bytes or a JAX object. Out: a ``jaxlib.mlir`` module with composites expanded into calls, CHLO
+legalised (``erf`` and ``erfc`` excepted, see :data:`KEPT_CHLO`) and removable dynamism removed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import lru_cache
+from typing import Protocol
+
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportMissingModuleSource]
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+from gristmill.errors import InputError, ParseError
+
+_BYTECODE_MAGIC = b"ML\xefR"
+_PORTABLE_PRODUCER = b"StableHLO_v"
+_HLO_TEXT = re.compile(r"(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
+_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: ([^\n]*)")
+
+#: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
+KEPT_CHLO = ("chlo.erf", "chlo.erfc")
+KEPT_PREFIX = "gristmill."
+
+_DYNAMIC_OPS = {
+    f"stablehlo.{name}"
+    for name in (
+        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad dynamic_reshape "
+        "real_dynamic_slice"
+    ).split()
+}
+_DEPRECATED_OPS = {
+    f"stablehlo.{name}"
+    for name in "broadcast create_token cross-replica-sum dot einsum unary_einsum".split()
+}
+
+
+class Lowered(Protocol):
+    """The part of ``jax.stages.Lowered`` that the front end uses."""
+
+    def compiler_ir(self, dialect: str | None = None) -> object:
+        """The lowered module in the given dialect."""
+        ...
+
+
+class _Context(ir.Context):
+    def __init__(self) -> None:
+        # Not the immediate base class: its constructor loads every dialect linked into jaxlib.
+        super(ir.Context, self).__init__()
+
+
+@lru_cache(maxsize=1)
+def _registry() -> ir.DialectRegistry:
+    stablehlo.register_stablehlo_passes()
+    mhlo.register_mhlo_passes()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    return registry
+
+
+def make_source_context() -> ir.Context:
+    """A context that can parse StableHLO, VHLO, CHLO, Shardy and the upstream dialects JAX uses."""
+    registry = _registry()
+    context = _Context()
+    context.append_dialect_registry(registry)
+    stablehlo.register_dialect(context)
+    chlo.register_dialect(context)
+    sdy.register_dialect(context)
+    mhlo.register_mhlo_dialect(context)
+    context.load_all_available_dialects()
+    return context
+
+
+def parse_bytes(data: bytes, name: str) -> ir.Module:
+    """Parse ``data`` in any supported format and prepare it; raises ``ParseError``."""
+    with make_source_context() as context:
+        module = _parse(context, data, name)
+        _prepare(module)
+    return module
+
+
+def module_of_lowered(lowered: Lowered) -> ir.Module:
+    """A prepared copy of a JAX lowered object's module, in its own context."""
+    if not hasattr(lowered, "compiler_ir"):
+        raise InputError(
+            f"expected what jax.jit(f).lower(...) returns, got {type(lowered).__name__}"
+        )
+    original = lowered.compiler_ir("stablehlo")
+    if not isinstance(original, ir.Module):
+        raise InputError("the lowered object gives no StableHLO module")
+    _registry()
+    with original.context, ir.Location.unknown():
+        module = ir.Module.parse(_bytecode(original))
+        _prepare(module)
+    return module
+
+
+def _bytecode(module: ir.Module) -> bytes:
+    from io import BytesIO
+
+    stream = BytesIO()
+    module.operation.write_bytecode(stream)
+    return stream.getvalue()
+
+
+def _parse(context: ir.Context, data: bytes, name: str) -> ir.Module:
+    if data.startswith(_BYTECODE_MAGIC):
+        if _PORTABLE_PRODUCER in data[: data.find(b"\0") + 1]:
+            return _parse_portable(context, data, name)
+        return _parse_module(data, name)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        return _parse_portable(context, _exported_module(data, name), name)
+    if not text.strip():
+        raise ParseError("the input is empty; expected a StableHLO or HLO module", location=name)
+    if _HLO_TEXT.match(text):
+        return _parse_hlo_text(text, name)
+    module = _parse_module(text, name)
+    if any(op.operation.name.startswith("vhlo.") for op in module.body):
+        return _parse_portable(context, data, name)
+    return module
+
+
+def _parse_module(source: str | bytes, name: str) -> ir.Module:
+    try:
+        return ir.Module.parse(source)
+    except ir.MLIRError as error:
+        raise _parse_error(error, name) from None
+
+
+def _parse_portable(context: ir.Context, data: bytes, name: str) -> ir.Module:
+    # Parsing first gives diagnostics; the deserializer alone only says that it failed.
+    _parse_module(data, name)
+    try:
+        return stablehlo.deserialize_portable_artifact(context, data)
+    except ir.MLIRError as error:
+        raise _parse_error(error, name) from None
+    except ValueError as error:
+        current = stablehlo.get_current_version()
+        raise ParseError(
+            f"not a portable artifact that this StableHLO version ({current}) can read: {error}",
+            location=name,
+        ) from None
+
+
+def _parse_error(error: ir.MLIRError, name: str) -> ParseError:
+    for diagnostic in error.error_diagnostics:
+        message = diagnostic.message.strip().partition("\n")[0]
+        return ParseError(message, location=short_location(diagnostic.location, name) or name)
+    return ParseError(str(error).strip().partition("\n")[0], location=name)
+
+
+def short_location(location: ir.Location, name: str) -> str | None:
+    """``file:line:col`` of the innermost file position of ``location``; ``-`` is replaced by ``name``."""
+    match = _FILE_LOCATION.search(str(location))
+    if match is None:
+        return None
+    file, line, column = match.groups()
+    return f"{name if file == '-' else file}:{line}:{column}"
+
+
+def _parse_hlo_text(text: str, name: str) -> ir.Module:
+    from jaxlib import _hlo, _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    try:
+        proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        bytecode: bytes = _jax.mlir.hlo_to_stablehlo(proto)
+    except RuntimeError as error:
+        match = _HLO_POSITION.search(str(error))
+        if match is None:
+            raise ParseError(str(error).partition("\n")[0], location=name) from None
+        line, column, message = match.groups()
+        raise ParseError(message, location=f"{name}:{line}:{column}") from None
+    return _parse_module(bytecode, name)
+
+
+def _exported_module(data: bytes, name: str) -> bytes:
+    """The portable artifact inside the file that ``jax.export.Exported.serialize`` writes.
+
+    That file is a flatbuffer; the artifact is the byte vector at virtual-table offset 30 of the root table.
+    """
+    field = 30
+    try:
+        (root,) = struct.unpack_from("<I", data, 0)
+        (table_distance,) = struct.unpack_from("<i", data, root)
+        (offset,) = struct.unpack_from("<H", data, root - table_distance + field)
+        (relative,) = struct.unpack_from("<I", data, root + offset)
+        start = root + offset + relative
+        (length,) = struct.unpack_from("<I", data, start)
+        artifact = data[start + 4 : start + 4 + length]
+    except struct.error:
+        artifact = b""
+    if not artifact.startswith(_BYTECODE_MAGIC):
+        raise ParseError(
+            "unknown format; expected StableHLO text, MLIR bytecode, a StableHLO portable artifact, a "
+            "file from jax.export, or HLO text",
+            location=name,
+        )
+    return artifact
+
+
+def _prepare(module: ir.Module) -> None:
+    names = {op.name for op in _walk(module)}
+    if "stablehlo.composite" in names:
+        _run(module, "func.func(stablehlo-legalize-composite-to-call)")
+    if any(name.startswith("chlo.") for name in names):
+        for op in _walk(module):
+            if op.name in KEPT_CHLO:
+                _keep(op)
+        _run(module, "func.func(chlo-legalize-to-stablehlo)")
+    if names & _DEPRECATED_OPS:
+        _run(module, "func.func(stablehlo-legalize-deprecated-ops)")
+    if names & _DYNAMIC_OPS:
+        _run(module, "func.func(stablehlo-canonicalize-dynamism)")
+        _run(module, "stablehlo-refine-shapes")
+
+
+def _walk(module: ir.Module) -> list[ir.Operation]:
+    operations: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        operations.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return operations
+
+
+def _keep(op: ir.Operation) -> None:
+    target = KEPT_PREFIX + op.name.partition(".")[2]
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[op.results[0].type],
+        operands=list(op.operands),
+        attributes={"call_target_name": ir.StringAttr.get(target)},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    op.results[0].replace_all_uses_with(call.results[0])
+    op.erase()
+
+
+def _run(module: ir.Module, pipeline: str) -> None:
+    manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
+    try:
+        manager.run(module.operation)
+    except ir.MLIRError:
+        # What a pass cannot convert stays as it was and is reported, with its location, by the translation.
+        return
