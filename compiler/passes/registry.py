@@ -21,6 +21,9 @@ def _table(*rows: tuple[str, str]) -> dict[str, str]:
 
 #: Pass name to ``module:Class``, resolved when used; modules are those of this package.
 PASSES: dict[str, str] = _table(
+    ("inline-calls", "inline_calls:InlineCallsPass"),
+    ("cse-hlo", "cse_hlo:CseHloPass"),
+    ("dce-hlo", "dce_hlo:DceHloPass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )
 
