@@ -17,13 +17,14 @@ import numpy as np
 from jaxlib.mlir import ir as source_ir
 from mlir import ir
 
-from gristmill.compiler.module import INLINE_CONSTANT_BYTES, elements_to_numpy
+from gristmill.compiler.module import INLINE_CONSTANT_BYTES, elements_from_numpy, elements_to_numpy
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ArrayType, ElementType
 
 Array = np.ndarray[Any, Any]
 
 _RESOURCE_NAME = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[^>]*)>')
+_BYTECODE_VERSION = 1  # the oldest with dense data as bytes, so that any MLIR release reads it
 _RESOURCE_ALIGNMENT_BYTES = 4  # a printed blob starts with its alignment
 
 
@@ -60,11 +61,14 @@ class ConstantImporter:
 
     def _convert(self, value: source_ir.Attribute, array: ArrayType, module: object) -> Constant:
         if not isinstance(value, source_ir.DenseElementsAttr):
-            return self._resource(self._read_resource(value, array, module), array)
+            data = self._read_resource(value, array, module)
+            if array.nbytes < INLINE_CONSTANT_BYTES:
+                return Constant(elements_from_numpy(data, array.element))
+            return self._resource(data, array)
         if array.nbytes < INLINE_CONSTANT_BYTES:
-            return Constant(_parse_inline(value, array))
+            return Constant(_inline(value, array))
         if value.is_splat:
-            with value.context:
+            with value.context, source_ir.Location.unknown():
                 scalar_type = source_ir.RankedTensorType.get([], value.type.element_type)
                 scalar = source_ir.DenseElementsAttr.get_splat(
                     scalar_type, value.get_splat_value()
@@ -92,9 +96,12 @@ class ConstantImporter:
         return _from_raw(raw, array, match.group(0))
 
 
-def _parse_inline(value: source_ir.Attribute, array: ArrayType) -> ir.Attribute:
+def _inline(value: source_ir.DenseElementsAttr, array: ArrayType) -> ir.Attribute:
     if array.size == 0:
         return ir.Attribute.parse(f"dense<> : tensor<{array}>")
+    if array.element.name == "i1" and not value.is_splat:
+        # Printed as hexadecimal when long, and releases of MLIR differ in how they pack it.
+        return elements_from_numpy(_data(value, array), array.element)
     return ir.Attribute.parse(str(value))
 
 
@@ -109,12 +116,12 @@ def _data_through_bytecode(value: source_ir.DenseElementsAttr) -> Array:
     stream = BytesIO()
     with value.context, source_ir.Location.unknown():
         carrier = source_ir.Module.create()
-        carrier.operation.attributes["value"] = value
-        carrier.operation.write_bytecode(stream)
+        carrier.operation.attributes["gristmill.value"] = value
+        carrier.operation.write_bytecode(stream, desired_version=_BYTECODE_VERSION)
     # A context of its own, so that its copy of the data is freed on return.
     with ir.Context():
         module = ir.Module.parse(stream.getvalue())
-        return elements_to_numpy(module.operation.attributes["value"])
+        return elements_to_numpy(module.operation.attributes["gristmill.value"])
 
 
 def _printed_resources(text: str) -> dict[str, bytes]:

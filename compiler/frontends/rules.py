@@ -102,13 +102,14 @@ def _renamed(**sources: str) -> Rule:
 
     def rule(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
         name = op.name.partition(".")[2]
-        kinds = hlo.OPS[name].attributes
-        attributes = {
-            target: _read(op, source, kinds[target]) for target, source in sources.items()
-        }
-        return scope.emit(op, name, **attributes)
+        return scope.emit(op, name, **_read_all(op, name, sources))
 
     return rule
+
+
+def _read_all(op: Operation, name: str, sources: dict[str, str]) -> dict[str, hlo.AttributeValue]:
+    kinds = hlo.OPS[name].attributes
+    return {target: _read(op, source, kinds[target]) for target, source in sources.items()}
 
 
 def _read(op: Operation, name: str, kind: str) -> hlo.AttributeValue:
@@ -212,6 +213,44 @@ def _scatter(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
         indices_are_sorted=_boolean(op, "indices_are_sorted"),
         unique_indices=_boolean(op, "unique_indices"),
     )
+
+
+# Dynamic operations whose result has a static shape
+
+
+def _first(name: str, **sources: str) -> Rule:
+    """The static form of a dynamic op: the operands that only give the result's shape are dropped."""
+
+    def rule(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
+        operands = scope.operands(op)[: len(hlo.OPS[name].operands)]
+        return scope.emit(op, name, operands, **_read_all(op, name, sources))
+
+    return rule
+
+
+def _real_dynamic_slice(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
+    """With unit strides: a dynamic slice of the result's size, from the elements of the start operand."""
+    strides = op.operands[3].owner
+    if isinstance(strides, source_ir.Block) or strides.name != "stablehlo.constant":
+        raise UnsupportedError("strides that are not constant are not supported")
+    if any(stride != 1 for stride in source_ir.DenseIntElementsAttr(strides.attributes["value"])):
+        raise UnsupportedError("strides other than 1 are not supported")
+    operand, start = scope.operands(op)[:2]
+    element = scope.importer.array(op.operands[1].type).element.name
+    sizes = scope.importer.array(op.results[0].type).shape
+    indices: list[ir.Value] = []
+    for axis in range(len(sizes)):
+        single = scope.emit(
+            op,
+            "slice",
+            [start],
+            [ir.Type.parse(f"tensor<1x{element}>")],
+            start_indices=[axis],
+            limit_indices=[axis + 1],
+            strides=[1],
+        )
+        indices += scope.emit(op, "reshape", single, [ir.Type.parse(f"tensor<{element}>")])
+    return scope.emit(op, "dynamic_slice", [operand, *indices], slice_sizes=sizes)
 
 
 # Operations with one region
@@ -451,6 +490,11 @@ _SPECIAL: dict[str, Rule] = {
     "stablehlo.convolution": _convolution,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.dot_general": _dot_general,
+    "stablehlo.dynamic_broadcast_in_dim": _first(
+        "broadcast_in_dim", dimensions="broadcast_dimensions"
+    ),
+    "stablehlo.dynamic_iota": _first("iota", dimension="iota_dimension"),
+    "stablehlo.dynamic_reshape": _first("reshape"),
     "stablehlo.dynamic_slice": _copied("slice_sizes"),
     "stablehlo.dynamic_update_slice": _plain("dynamic_update_slice"),
     "stablehlo.fft": _fft,
@@ -466,6 +510,7 @@ _SPECIAL: dict[str, Rule] = {
     ),
     "stablehlo.partition_id": _scalar_u32_zero,
     "stablehlo.real": _real,
+    "stablehlo.real_dynamic_slice": _real_dynamic_slice,
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_precision": _copied("exponent_bits mantissa_bits"),
     "stablehlo.reduce_window": _reduce_window,

@@ -27,6 +27,8 @@ _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: ([^\n]*)")
 #: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
 KEPT_CHLO = ("chlo.erf", "chlo.erfc")
 KEPT_PREFIX = "gristmill."
+_UNTYPED_CONFIG = "backend_config for api_version API_VERSION_ORIGINAL must be a string"
+_DICTIONARY_CONFIG = re.compile(r"\bbackend_config\s*=\s*\{")
 
 _DYNAMIC_OPS = {
     f"stablehlo.{name}"
@@ -124,7 +126,7 @@ def _parse(context: ir.Context, data: bytes, name: str) -> ir.Module:
         raise ParseError("the input is empty; expected a StableHLO or HLO module", location=name)
     if _HLO_TEXT.match(text):
         return _parse_hlo_text(text, name)
-    module = _parse_module(text, name)
+    module = _parse_text(text, name)
     if any(op.operation.name.startswith("vhlo.") for op in module.body):
         return _parse_portable(context, data, name)
     return module
@@ -135,6 +137,16 @@ def _parse_module(source: str | bytes, name: str) -> ir.Module:
         return ir.Module.parse(source)
     except ir.MLIRError as error:
         raise _parse_error(error, name) from None
+
+
+def _parse_text(text: str, name: str) -> ir.Module:
+    try:
+        return _parse_module(text, name)
+    except ParseError as error:
+        if _UNTYPED_CONFIG not in error.message or "api_version" in text:
+            raise
+    # A dictionary can only be meant for the typed calling convention, whose version the text left out.
+    return _parse_module(_DICTIONARY_CONFIG.sub(r"api_version = 4 : i32, \g<0>", text), name)
 
 
 def _parse_portable(context: ir.Context, data: bytes, name: str) -> ir.Module:
@@ -165,7 +177,8 @@ def short_location(location: ir.Location, name: str) -> str | None:
     if match is None:
         return None
     file, line, column = match.groups()
-    return f"{name if file == '-' else file}:{line}:{column}"
+    file = name if file == "-" else file
+    return file if line == "0" else f"{file}:{line}:{column}"  # bytecode has no lines
 
 
 def _parse_hlo_text(text: str, name: str) -> ir.Module:
@@ -209,7 +222,7 @@ def _exported_module(data: bytes, name: str) -> bytes:
 
 
 def _prepare(module: ir.Module) -> None:
-    names = {op.name for op in _walk(module)}
+    names = _names(module)
     if "stablehlo.composite" in names:
         _run(module, "func.func(stablehlo-legalize-composite-to-call)")
     if any(name.startswith("chlo.") for name in names):
@@ -217,11 +230,18 @@ def _prepare(module: ir.Module) -> None:
             if op.name in KEPT_CHLO:
                 _keep(op)
         _run(module, "func.func(chlo-legalize-to-stablehlo)")
+        names = _names(module)
     if names & _DEPRECATED_OPS:
         _run(module, "func.func(stablehlo-legalize-deprecated-ops)")
     if names & _DYNAMIC_OPS:
         _run(module, "func.func(stablehlo-canonicalize-dynamism)")
         _run(module, "stablehlo-refine-shapes")
+    if "stablehlo.tuple" in names:
+        _fold_tuples(module)
+
+
+def _names(module: ir.Module) -> set[str]:
+    return {op.name for op in _walk(module)}
 
 
 def _walk(module: ir.Module) -> list[ir.Operation]:
@@ -247,6 +267,22 @@ def _keep(op: ir.Operation) -> None:
     )
     op.results[0].replace_all_uses_with(call.results[0])
     op.erase()
+
+
+def _fold_tuples(module: ir.Module) -> None:
+    """Replace elements of tuples made in the same function by what the tuple was made of."""
+    operations = _walk(module)
+    for op in operations:
+        if op.name == "stablehlo.get_tuple_element":
+            maker = op.operands[0].owner
+            if not isinstance(maker, ir.Block) and maker.name == "stablehlo.tuple":
+                index = ir.IntegerAttr(op.attributes["index"]).value
+                op.results[0].replace_all_uses_with(maker.operands[index])
+    for op in reversed(operations):
+        if op.name in ("stablehlo.get_tuple_element", "stablehlo.tuple") and not list(
+            op.results[0].uses
+        ):
+            op.erase()
 
 
 def _run(module: ir.Module, pipeline: str) -> None:

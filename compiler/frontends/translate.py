@@ -8,6 +8,8 @@ Here: the entry, the functions it reaches, and what they share (types, locations
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from jaxlib.mlir import ir as source_ir
 from mlir import ir
 
@@ -32,11 +34,17 @@ def translate(module: source_ir.Module, name: str) -> HloModule:
             FunctionTranslator(importer).function(function, entry=function == entry)
         importer.raise_unsupported()
         _verify(importer.target)
-        attributes = module.operation.attributes
-        if "sym_name" in attributes:
-            name = source_ir.StringAttr(attributes["sym_name"]).value
-        importer.target.operation.attributes["sym_name"] = ir.StringAttr.get(name)
-    return HloModule(importer.target, importer.constants.arrays, name)
+        title = _title(module, name)
+        importer.target.operation.attributes["sym_name"] = ir.StringAttr.get(title)
+    return HloModule(importer.target, importer.constants.arrays, title)
+
+
+def _title(module: source_ir.Module, name: str) -> str:
+    """The module's own name, else the file name without its folder and ending."""
+    attributes = module.operation.attributes
+    if "sym_name" in attributes:
+        return source_ir.StringAttr(attributes["sym_name"]).value
+    return Path(name).stem
 
 
 def _functions(module: source_ir.Module) -> dict[str, source_ir.Operation]:
