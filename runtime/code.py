@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Self
 
 from gristmill.errors import ToolchainError
+from gristmill.runtime import debug
 from gristmill.runtime.elf import SectionNeeds, summarize
 from gristmill.runtime.llvm.orc import link_objects
+from gristmill.runtime.memory.section_manager import ContiguousSectionMemoryManager, SectionRequest
 from gristmill.runtime.threads import load_openmp
 
 #: Functions compiled code may take from the C library, because LLVM's code generator or an emitter
@@ -21,35 +23,21 @@ _C_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "fmod", "fmod
 _OPENMP_PREFIXES = ("__kmpc_", "omp_")
 
 
-class _SimpleMemory:
-    def __init__(self, size: int) -> None:
-        self.map = mmap.mmap(-1, size, prot=7, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.cursor = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-
-    def allocate_code(self, size: int, alignment: int, name: str) -> int:
-        start = -(-self.cursor // max(alignment, 1)) * max(alignment, 1)
-        self.cursor = start + size
-        return start
-
-    def allocate_data(self, size: int, alignment: int, name: str, read_only: bool) -> int:
-        return self.allocate_code(size, alignment, name)
-
-    def seal(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-
 class LoadedCode:
     """Code linked into this process. A context manager; closing it unmaps the code.
 
     The caller makes sure that nothing runs in it when it is closed.
     """
 
-    def __init__(self, memory: _SimpleMemory, addresses: Mapping[str, int]) -> None:
-        self._memory = memory
+    def __init__(
+        self,
+        memory: ContiguousSectionMemoryManager,
+        addresses: Mapping[str, int],
+        unregister: Callable[[], None],
+    ) -> None:
+        self.memory = memory
         self._addresses = dict(addresses)
+        self._unregister = unregister
         self._closed = False
 
     def address(self, symbol: str) -> int:
@@ -66,7 +54,8 @@ class LoadedCode:
         """Release the memory; idempotent."""
         if not self._closed:
             self._closed = True
-            self._memory.release()
+            self._unregister()
+            self.memory.release()
 
     def __enter__(self) -> Self:
         return self
@@ -88,16 +77,30 @@ def link(objects: Sequence[bytes], symbols: Mapping[str, int] | None = None) -> 
     """
     summaries = [summarize(data) for data in objects]
     code, read_only, read_write = SectionNeeds(), SectionNeeds(), SectionNeeds()
+    sizes: dict[str, int] = {}
+    needed: set[str] = set()
     for summary in summaries:
         code.merge(summary.code)
         read_only.merge(summary.read_only)
         read_write.merge(summary.read_write)
-    defined = set[str]().union(*(summary.defined for summary in summaries))
-    needed = set[str]().union(*(summary.undefined for summary in summaries)) - defined
-    externals = _resolve(needed, symbols or {})
-    memory = _SimpleMemory(code.size + read_only.size + read_write.size + 8192)
-    addresses = link_objects(objects, memory, externals, sorted(defined))
-    return LoadedCode(memory, addresses)
+        sizes.update(summary.defined)
+        needed |= summary.undefined
+    if not sizes:
+        raise ToolchainError("linking failed: the objects define no global symbol")
+    externals = _resolve(needed - sizes.keys(), symbols or {})
+    memory = ContiguousSectionMemoryManager()
+    try:
+        memory.reserve(*map(_request, (code, read_only, read_write)))
+        addresses = link_objects(objects, memory, externals, sorted(sizes))
+        functions = [debug.Function(n, a, sizes[n]) for n, a in addresses.items()]
+        return LoadedCode(memory, addresses, debug.register(functions))
+    except BaseException:
+        memory.release()
+        raise
+
+
+def _request(needs: SectionNeeds) -> SectionRequest:
+    return SectionRequest(needs.size, needs.alignment)
 
 
 def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
@@ -110,7 +113,7 @@ def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
         elif name.startswith(_OPENMP_PREFIXES):
             found[name] = _address(load_openmp(), name)
         elif name in _C_FUNCTIONS:
-            found[name] = _address(ctypes.CDLL("libm.so.6"), name)
+            found[name] = _address(_math_library(), name)
         else:
             missing.append(name)
     if missing:
@@ -119,6 +122,12 @@ def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
             f"its own functions, OpenMP and {', '.join(sorted(_C_FUNCTIONS))}"
         )
     return found
+
+
+@lru_cache(maxsize=1)
+def _math_library() -> ctypes.CDLL:
+    """libm; looking up in it finds the C library's symbols too, as it depends on it."""
+    return ctypes.CDLL("libm.so.6")
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

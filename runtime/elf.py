@@ -56,14 +56,14 @@ class ObjectSummary:
 
     Attributes:
         code, read_only, read_write: memory bounds.
-        defined: names of its global symbols.
+        defined: its global symbols and their sizes in bytes.
         undefined: names it expects from elsewhere.
     """
 
     code: SectionNeeds = field(default_factory=SectionNeeds)
     read_only: SectionNeeds = field(default_factory=SectionNeeds)
     read_write: SectionNeeds = field(default_factory=SectionNeeds)
-    defined: set[str] = field(default_factory=set[str])
+    defined: dict[str, int] = field(default_factory=dict[str, int])
     undefined: set[str] = field(default_factory=set[str])
 
 
@@ -149,6 +149,6 @@ def _read_symbols(data: bytes, table: _Section, strings: _Section, summary: Obje
         if where == _SHN_UNDEF:
             summary.undefined.add(name)
         else:
-            summary.defined.add(name)
+            summary.defined[name] = size
         if where == _SHN_COMMON:
             summary.read_write.add(size, max(value, 1))

@@ -159,7 +159,6 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "LLVMOrcJITDylibDefine": (c_void_p, (_PTR, _PTR)),
     "LLVMOrcDisposeMaterializationUnit": (None, (_PTR,)),
     "LLVMOrcJITDylibClear": (c_void_p, (_PTR,)),
-    "LLVMOrcLLJITGetObjLinkingLayer": (c_void_p, (_PTR,)),
     "LLVMOrcCreateRTDyldObjectLinkingLayerWithMCJITMemoryManagerLikeCallbacks": (
         c_void_p,
         (
@@ -173,8 +172,8 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             DestroyCallback,
         ),
     ),
-    "LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener": (None, (_PTR, _PTR)),
-    "LLVMCreateGDBRegistrationListener": (c_void_p, ()),
+    # C++: llvm::sys::Memory::InvalidateInstructionCache(void const*, unsigned long)
+    "_ZN4llvm3sys6Memory26InvalidateInstructionCacheEPKvm": (None, (_PTR, c_size_t)),
 }
 
 _TARGETS = ("X86", "AArch64")
@@ -262,3 +261,9 @@ def version() -> str:
     parts = (c_uint(), c_uint(), c_uint())
     llvm().LLVMGetVersion(*(ctypes.byref(p) for p in parts))
     return ".".join(str(p.value) for p in parts)
+
+
+def invalidate_instruction_cache(address: int, size: int) -> None:
+    """Make freshly written code visible to instruction fetch (needed on AArch64)."""
+    if size:
+        llvm()._ZN4llvm3sys6Memory26InvalidateInstructionCacheEPKvm(address, size)
