@@ -72,13 +72,13 @@ def _run(path: Path) -> tuple[int, list[tuple[str, str, str]]]:
 
 
 def unsupported_causes(error: UnsupportedError) -> list[str]:
-    """The unsupported things, each without its location and shapes, each once."""
-    items = [_strip_location(item) for item in error.items]
-    return list(dict.fromkeys(generalise(item) for item in items))
+    """The unsupported things, each once: an element type, or an op and what is wrong with it."""
+    return list(dict.fromkeys(_cause(item) for item in error.items))
 
 
-def _strip_location(text: str) -> str:
-    return re.sub(r"^\S+:\d+:\d+: ", "", text)
+def _cause(item: str) -> str:
+    kind = re.search(r"element type \S+", item)
+    return kind.group() if kind else generalise(re.sub(r"^\S+:\d+:\d+: ", "", item))
 
 
 def generalise(text: str) -> str:

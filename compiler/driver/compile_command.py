@@ -68,6 +68,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Compile and write what was asked for; returns the exit code."""
     stage = args.emit or "artifact"
+    if not args.model.is_file():
+        raise InputError(f"no such file: {args.model}")
     if stage in _BINARY and args.output is None and args.emit is not None and sys.stdout.isatty():
         raise InputError(f"{stage} is binary; give -o FILE")
     compilation = _compile(args, stage)
@@ -83,8 +85,6 @@ def execute(args: argparse.Namespace) -> int:
 def _compile(args: argparse.Namespace, stage: str) -> Compilation:
     from gristmill.compiler.compile import compile_stages, import_source
 
-    if not args.model.is_file():
-        raise InputError(f"no such file: {args.model}")
     progress = Progress(len(STAGES))
     order = list(STAGES)
 

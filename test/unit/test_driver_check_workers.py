@@ -68,6 +68,15 @@ def test_unsupported_items_lose_place_and_shape() -> None:
     assert unsupported_causes(error) == ["stablehlo.fft: not supported for tensor<complex<f32>>"]
 
 
+def test_an_unsupported_element_type_is_one_cause_whatever_the_op() -> None:
+    items = (
+        "m.mlir:3:5: stablehlo.add: element type complex<f64> is not supported yet",
+        "m.mlir:4:5: stablehlo.negate: element type complex<f64> is not supported yet",
+    )
+    error = UnsupportedError("2 things", items=items)
+    assert unsupported_causes(error) == ["element type complex<f64>"]
+
+
 def test_equal_faults_read_equal() -> None:
     a = generalise("%12 of 3x4xf32 at a.mlir:1:2 needs 17 bytes")
     assert a == generalise("%3 of 9xf32 at b.mlir:71:20 needs 4 bytes")
