@@ -47,7 +47,7 @@ class ConstantImporter:
         self._converted: dict[source_ir.Attribute, Constant] = {}
         self._resources: dict[str, bytes] | None = None
 
-    def convert(self, value: source_ir.Attribute, array: ArrayType, module: object) -> Constant:
+    def convert(self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation) -> Constant:
         """Convert ``value``, an array of type ``array``, into the current target context.
 
         ``module`` is the source module operation, whose text holds the data of ``dense_resource``
@@ -59,7 +59,7 @@ class ConstantImporter:
             self._converted[value] = known
         return known
 
-    def _convert(self, value: source_ir.Attribute, array: ArrayType, module: object) -> Constant:
+    def _convert(self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation) -> Constant:
         if not isinstance(value, source_ir.DenseElementsAttr):
             data = self._read_resource(value, array, module)
             if array.nbytes < INLINE_CONSTANT_BYTES:
@@ -83,7 +83,7 @@ class ConstantImporter:
         return Constant(ir.Attribute.parse(f"dense_resource<{name}> : tensor<{array}>"))
 
     def _read_resource(
-        self, value: source_ir.Attribute, array: ArrayType, module: object
+        self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation
     ) -> Array:
         match = _RESOURCE_NAME.match(str(value))
         if match is None:

@@ -20,7 +20,7 @@ class Importer:
 
     def __init__(
         self,
-        source: source_ir.Module,
+        source: source_ir.Operation,
         name: str,
         functions: dict[str, source_ir.Operation],
         target: ir.Module,

@@ -475,7 +475,6 @@ def _rng_bit_generator(scope: FunctionTranslator, op: Operation) -> Sequence[ir.
 
 _SPECIAL: dict[str, Rule] = {
     "func.call": _call,
-    "mhlo.erf": _plain("erf"),
     "sdy.sharding_constraint": _identity,
     "stablehlo.batch_norm_grad": batch_norm.grad,
     "stablehlo.batch_norm_inference": batch_norm.inference,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, donation and aliasing of the entry function's arguments and results.
 
-In: the attributes and locations that JAX puts on ``@main``. Out: the ``gristmill.*`` attributes that
+In: the attributes and locations that JAX puts on ``@main``, or the module attribute that HLO text's
+``input_output_alias`` becomes. Out: the ``gristmill.*`` attributes that
 :mod:`gristmill.compiler.frontends` documents.
 """
 
@@ -16,9 +17,12 @@ def annotate(source: source_ir.Operation, target: func.FuncOp) -> None:
     """Set the argument and result attributes of ``target`` from the source entry function."""
     block = source.regions[0].blocks[0]
     dictionaries = _dictionaries(source, "arg_attrs", len(block.arguments))
+    aliases = _module_aliases(source)
     arguments = [
-        _argument(argument, attributes)
-        for argument, attributes in zip(block.arguments, dictionaries, strict=True)
+        _argument(argument, attributes, aliases.get(index))
+        for index, (argument, attributes) in enumerate(
+            zip(block.arguments, dictionaries, strict=True)
+        )
     ]
     count = len(target.type.results)
     results = [_result(attributes) for attributes in _dictionaries(source, "res_attrs", count)]
@@ -43,17 +47,35 @@ def _dictionaries(
     ]
 
 
+def _module_aliases(source: source_ir.Operation) -> dict[int, int]:
+    """Argument index to result index, from HLO's ``input_output_alias`` (tuple parts excepted)."""
+    module = source.parent
+    if module is None or "mhlo.input_output_alias" not in module.attributes:
+        return {}
+    aliases: dict[int, int] = {}
+    for item in source_ir.ArrayAttr(module.attributes["mhlo.input_output_alias"]):
+        entry = source_ir.DictAttr(item)
+        alias = source_ir.DictAttr(entry["alias"])
+        output = list(source_ir.DenseI64ArrayAttr(entry["output_index"]))
+        if len(output) <= 1 and not list(source_ir.DenseI64ArrayAttr(alias["parameter_index"])):
+            number = source_ir.IntegerAttr(alias["parameter_number"]).value
+            aliases[number] = output[0] if output else 0
+    return aliases
+
+
 def _argument(
-    argument: source_ir.BlockArgument, attributes: dict[str, source_ir.Attribute]
+    argument: source_ir.BlockArgument,
+    attributes: dict[str, source_ir.Attribute],
+    alias: int | None,
 ) -> dict[str, ir.Attribute]:
     found: dict[str, ir.Attribute] = {}
     location = argument.location
     if isinstance(location, source_ir.NameLoc):
         found["gristmill.name"] = ir.StringAttr.get(str(location.name_str))
-    alias = attributes.get("tf.aliasing_output")
+    if "tf.aliasing_output" in attributes:
+        alias = source_ir.IntegerAttr(attributes["tf.aliasing_output"]).value
     if alias is not None:
-        index = source_ir.IntegerAttr(alias).value
-        found["gristmill.alias"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
+        found["gristmill.alias"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), alias)
     if alias is not None or "jax.buffer_donor" in attributes:
         found["gristmill.donated"] = ir.UnitAttr.get()
     return found

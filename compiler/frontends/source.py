@@ -29,6 +29,14 @@ KEPT_CHLO = ("chlo.erf", "chlo.erfc")
 KEPT_PREFIX = "gristmill."
 _UNTYPED_CONFIG = "backend_config for api_version API_VERSION_ORIGINAL must be a string"
 _DICTIONARY_CONFIG = re.compile(r"\bbackend_config\s*=\s*\{")
+#: Operations that importing HLO text leaves in MHLO, and their CHLO names.
+_MHLO_TO_CHLO = {
+    "mhlo.topk": "chlo.top_k",
+    **{
+        f"mhlo.{name}": f"chlo.{name}"
+        for name in "acos acosh asin asinh atan atanh cosh erf sinh".split()
+    },
+}
 
 _DYNAMIC_OPS = {
     f"stablehlo.{name}"
@@ -79,16 +87,19 @@ def make_source_context() -> ir.Context:
     return context
 
 
-def parse_bytes(data: bytes, name: str) -> ir.Module:
-    """Parse ``data`` in any supported format and prepare it; raises ``ParseError``."""
+def parse_bytes(data: bytes, name: str) -> ir.Operation:
+    """Parse ``data`` in any supported format and prepare it; raises ``ParseError``.
+
+    The result is the ``builtin.module`` operation.
+    """
     with make_source_context() as context:
-        module = _parse(context, data, name)
+        module = _parse(context, data, name).operation
         _prepare(module)
     return module
 
 
-def module_of_lowered(lowered: Lowered) -> ir.Module:
-    """A prepared copy of a JAX lowered object's module, in its own context."""
+def module_of_lowered(lowered: Lowered) -> ir.Operation:
+    """A prepared copy of a JAX lowered object's module operation, in JAX's context."""
     if not hasattr(lowered, "compiler_ir"):
         raise InputError(
             f"expected what jax.jit(f).lower(...) returns, got {type(lowered).__name__}"
@@ -98,17 +109,9 @@ def module_of_lowered(lowered: Lowered) -> ir.Module:
         raise InputError("the lowered object gives no StableHLO module")
     _registry()
     with original.context, ir.Location.unknown():
-        module = ir.Module.parse(_bytecode(original))
+        module = original.operation.clone().operation  # shares the constants with the original
         _prepare(module)
     return module
-
-
-def _bytecode(module: ir.Module) -> bytes:
-    from io import BytesIO
-
-    stream = BytesIO()
-    module.operation.write_bytecode(stream)
-    return stream.getvalue()
 
 
 def _parse(context: ir.Context, data: bytes, name: str) -> ir.Module:
@@ -150,25 +153,36 @@ def _parse_text(text: str, name: str) -> ir.Module:
 
 
 def _parse_portable(context: ir.Context, data: bytes, name: str) -> ir.Module:
-    # Parsing first gives diagnostics; the deserializer alone only says that it failed.
-    _parse_module(data, name)
+    diagnostics: list[tuple[str, str | None]] = []
+
+    def collect(diagnostic: ir.Diagnostic) -> bool:
+        where = short_location(diagnostic.location, name)
+        diagnostics.append((_first_line(diagnostic.message), where))
+        return True
+
+    handler = context.attach_diagnostic_handler(collect)
     try:
         return stablehlo.deserialize_portable_artifact(context, data)
-    except ir.MLIRError as error:
-        raise _parse_error(error, name) from None
-    except ValueError as error:
+    except (ValueError, ir.MLIRError) as error:
         current = stablehlo.get_current_version()
+        message, where = diagnostics[0] if diagnostics else (_first_line(str(error)), None)
         raise ParseError(
-            f"not a portable artifact that this StableHLO version ({current}) can read: {error}",
-            location=name,
+            f"not a portable artifact that StableHLO {current} can read: {message}",
+            location=where or name,
         ) from None
+    finally:
+        handler.detach()
 
 
 def _parse_error(error: ir.MLIRError, name: str) -> ParseError:
     for diagnostic in error.error_diagnostics:
-        message = diagnostic.message.strip().partition("\n")[0]
-        return ParseError(message, location=short_location(diagnostic.location, name) or name)
-    return ParseError(str(error).strip().partition("\n")[0], location=name)
+        location = short_location(diagnostic.location, name) or name
+        return ParseError(_first_line(diagnostic.message), location=location)
+    return ParseError(_first_line(str(error)), location=name)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def short_location(location: ir.Location, name: str) -> str | None:
@@ -190,7 +204,7 @@ def _parse_hlo_text(text: str, name: str) -> ir.Module:
     except RuntimeError as error:
         match = _HLO_POSITION.search(str(error))
         if match is None:
-            raise ParseError(str(error).partition("\n")[0], location=name) from None
+            raise ParseError(_first_line(str(error)), location=name) from None
         line, column, message = match.groups()
         raise ParseError(message, location=f"{name}:{line}:{column}") from None
     return _parse_module(bytecode, name)
@@ -221,8 +235,13 @@ def _exported_module(data: bytes, name: str) -> bytes:
     return artifact
 
 
-def _prepare(module: ir.Module) -> None:
+def _prepare(module: ir.Operation) -> None:
     names = _names(module)
+    if names & _MHLO_TO_CHLO.keys():
+        for op in _walk(module):
+            if op.name in _MHLO_TO_CHLO:
+                _to_chlo(op)
+        names = _names(module)
     if "stablehlo.composite" in names:
         _run(module, "func.func(stablehlo-legalize-composite-to-call)")
     if any(name.startswith("chlo.") for name in names):
@@ -240,36 +259,51 @@ def _prepare(module: ir.Module) -> None:
         _fold_tuples(module)
 
 
-def _names(module: ir.Module) -> set[str]:
+def _names(module: ir.Operation) -> set[str]:
     return {op.name for op in _walk(module)}
 
 
-def _walk(module: ir.Module) -> list[ir.Operation]:
+def _walk(module: ir.Operation) -> list[ir.Operation]:
     operations: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         operations.append(op)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.walk(visit)
     return operations
 
 
 def _keep(op: ir.Operation) -> None:
     target = KEPT_PREFIX + op.name.partition(".")[2]
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=[op.results[0].type],
+    attributes = {"call_target_name": ir.StringAttr.get(target)}
+    _replace(op, "stablehlo.custom_call", attributes)
+
+
+def _to_chlo(op: ir.Operation) -> None:
+    attributes: dict[str, ir.Attribute] = {}
+    if op.name == "mhlo.topk":
+        if "largest" in op.attributes and not ir.BoolAttr(op.attributes["largest"]).value:
+            return  # CHLO has no form for the smallest; reported by the translation
+        attributes["k"] = op.attributes["k"]
+    _replace(op, _MHLO_TO_CHLO[op.name], attributes)
+
+
+def _replace(op: ir.Operation, name: str, attributes: dict[str, ir.Attribute]) -> None:
+    new = ir.Operation.create(
+        name,
+        results=[result.type for result in op.results],
         operands=list(op.operands),
-        attributes={"call_target_name": ir.StringAttr.get(target)},
+        attributes=attributes,
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
-    op.results[0].replace_all_uses_with(call.results[0])
+    for old, result in zip(op.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
     op.erase()
 
 
-def _fold_tuples(module: ir.Module) -> None:
+def _fold_tuples(module: ir.Operation) -> None:
     """Replace elements of tuples made in the same function by what the tuple was made of."""
     operations = _walk(module)
     for op in operations:
@@ -285,10 +319,10 @@ def _fold_tuples(module: ir.Module) -> None:
             op.erase()
 
 
-def _run(module: ir.Module, pipeline: str) -> None:
+def _run(module: ir.Operation, pipeline: str) -> None:
     manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
     try:
-        manager.run(module.operation)
+        manager.run(module)
     except ir.MLIRError:
         # What a pass cannot convert stays as it was and is reported, with its location, by the translation.
         return

@@ -19,7 +19,7 @@ from gristmill.compiler.module import HloModule, make_context
 from gristmill.errors import ParseError, VerifyError
 
 
-def translate(module: source_ir.Module, name: str) -> HloModule:
+def translate(module: source_ir.Operation, name: str) -> HloModule:
     """Translate a prepared source module.
 
     ``name`` is what positions of nameless input are reported against. Raises ``ParseError`` when the
@@ -39,18 +39,18 @@ def translate(module: source_ir.Module, name: str) -> HloModule:
     return HloModule(importer.target, importer.constants.arrays, title)
 
 
-def _title(module: source_ir.Module, name: str) -> str:
+def _title(module: source_ir.Operation, name: str) -> str:
     """The module's own name, else the file name without its folder and ending."""
-    attributes = module.operation.attributes
+    attributes = module.attributes
     if "sym_name" in attributes:
         return source_ir.StringAttr(attributes["sym_name"]).value
     return Path(name).stem
 
 
-def _functions(module: source_ir.Module) -> dict[str, source_ir.Operation]:
+def _functions(module: source_ir.Operation) -> dict[str, source_ir.Operation]:
     return {
         source_ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
-        for op in module.body
+        for op in module.regions[0].blocks[0]
         if op.operation.name == "func.func"
     }
 
