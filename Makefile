@@ -56,7 +56,7 @@ clean: ## remove the virtual environment and everything built
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'no Python >= 3.11 with the venv module found; set PYTHON=path'; exit 2; }
-	@echo "setting up $(VENV) with $(PYTHON) (once; some 300 MB of packages) ..."
+	@echo "setting up $(VENV) with $(PYTHON) (once; over 1 GB with everything) ..."
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
