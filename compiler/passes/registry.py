@@ -22,8 +22,10 @@ def _table(*rows: tuple[str, str]) -> dict[str, str]:
 #: Pass name to ``module:Class``, resolved when used; modules are those of this package.
 PASSES: dict[str, str] = _table(
     ("inline-calls", "inline_calls:InlineCallsPass"),
+    ("fold-constants", "fold_constants:FoldConstantsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),
+    ("fuse", "fuse:FusePass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )
 

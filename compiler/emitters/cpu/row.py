@@ -68,13 +68,14 @@ def plan_rows(graph: Graph) -> RowPlan:
     stages: list[list[Node]] = []
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
+    present = set(nodes)
     for node in nodes:
         level[node] = max((level[x] for x in node.operands), default=0)
         if node.kind != "reduce":
             continue
         stage = level[node]
         level[node] = stage + 1
-        if node.result != min(s.result for s in node.siblings if s in set(nodes)):
+        if node.result != min(s.result for s in node.siblings if s in present):
             continue
         source, reduced = node.operands[0].shape, node.dims("dimensions")
         rows, columns = source[: min(reduced)], source[min(reduced) :]

@@ -141,13 +141,19 @@ _INT_BINARY: dict[str, Callable[[ElementType, ir.Value, ir.Value], ir.Value]] = 
     "shift_right_arithmetic": _shift(arith.ShRSIOp, True),
 }
 
+def _intrinsic(name: str) -> Callable[..., ir.Operation]:
+    """An LLVM intrinsic of two floats. ``arith.maximumf`` is expanded to compares on its way to LLVM, which hides
+    the reduction from the loop vectoriser; the intrinsic is recognised (NaN propagates, -0 < +0)."""
+    return lambda a, b, **_: ir.Operation.create(name, results=[a.type], operands=[a, b])
+
+
 _FLOAT_BINARY: dict[str, Any] = {
     "add": arith.AddFOp,
     "subtract": arith.SubFOp,
     "multiply": arith.MulFOp,
     "divide": arith.DivFOp,
-    "maximum": arith.MaximumFOp,
-    "minimum": arith.MinimumFOp,
+    "maximum": _intrinsic("llvm.intr.maximum"),
+    "minimum": _intrinsic("llvm.intr.minimum"),
 }
 
 _FLOAT_UNARY: dict[str, Any] = {
