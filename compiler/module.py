@@ -134,7 +134,7 @@ def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
 
 def elements_from_numpy(data: np.ndarray[Any, Any], element: ElementType) -> ir.Attribute:
     """A dense elements attribute holding ``data`` (current context)."""
-    data = np.ascontiguousarray(data, dtype=element.dtype)
+    data = np.asarray(data, dtype=element.dtype, order="C")
     kind = ir.RankedTensorType.get(list(data.shape), ir.Type.parse(element.name))
     if data.size == 0:
         return ir.Attribute.parse(f"dense<> : {kind}")

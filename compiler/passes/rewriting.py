@@ -23,6 +23,7 @@ from gristmill.compiler.module import (
 )
 from gristmill.dialects import builders, hlo
 from gristmill.dialects.types import Tensor, tensor
+from gristmill.runtime.types import ELEMENT_TYPES
 
 Array = np.ndarray[Any, Any]
 
@@ -244,9 +245,10 @@ class Rewriter:
 
     def _splat_of(self, op: ir.Operation) -> Array | None:
         attribute = op.attributes["value"]
-        if is_resource(attribute):
+        kind = self.type(op.results[0])
+        if is_resource(attribute) or kind.element not in ELEMENT_TYPES:
             return None
-        if self.type(op.results[0]).size == 1 or ir.DenseElementsAttr(attribute).is_splat:
+        if kind.size == 1 or ir.DenseElementsAttr(attribute).is_splat:
             data = elements_to_numpy(attribute)
             return data.reshape(-1)[0:1].reshape(()) if data.size else None
         return None
