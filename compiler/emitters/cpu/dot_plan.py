@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which form and which tile sizes a product gets. The thresholds were measured; see docs/notes."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+from gristmill.compiler.emitters.cpu.dot_build import DotKernel, Prologue
+from gristmill.compiler.emitters.cpu.dot_gemm import Tiling
+from gristmill.compiler.emitters.cpu.dot_problem import DotProblem, Operand
+from gristmill.compiler.target import Target
+
+
+class Form(enum.Enum):
+    """The loop structures a product can get."""
+
+    SCALAR = "scalar"
+    STREAMED = "streamed"
+    DOTTED = "dotted"
+    BLOCKED = "blocked"
+
+
+#: Products of at most this many multiply-adds get scalar loops.
+_SCALAR_WORK = 256
+
+#: Most rows that are served by the forms bound by reading the right operand.
+_FEW_ROWS = 4
+
+
+def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
+    """The form for a product, and whether to exchange its operands first."""
+    problem = kernel.problem
+    if problem.batch * problem.m * problem.n * problem.k <= _SCALAR_WORK:
+        return Form.SCALAR, False
+    candidates = [
+        (problem, kernel.rhs_prologue, False),
+        (problem.swap(), kernel.lhs_prologue, True),
+    ]
+    candidates.sort(key=lambda candidate: candidate[0].m)
+    for candidate, prologue, swapped in candidates:
+        form = _few_rows_form(candidate, prologue, kernel.lanes)
+        if form is not None:
+            return form, swapped
+    return Form.BLOCKED, False
+
+
+def _few_rows_form(problem: DotProblem, prologue: Prologue | None, lanes: int) -> Form | None:
+    if problem.m > _FEW_ROWS or prologue is not None:
+        return None
+    if problem.rhs.contract.stride == 1 and problem.k >= lanes:
+        return Form.DOTTED
+    if problem.rhs.free.stride == 1 and problem.n >= lanes:
+        return Form.STREAMED
+    return None
+
+
+def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
+    """Tile sizes and packing for a blocked product."""
+    problem, lanes = kernel.problem, kernel.lanes
+    nbytes = problem.accumulate.nbytes
+    mr, vectors = _register_tile(problem, lanes, 32 if target.vector_bytes >= 64 else 16)
+    width = vectors * lanes
+    k_chunk = max(lanes, target.l1_bytes * 2 // 3 // (width * nbytes) // lanes * lanes)
+
+    panels = -(-problem.n // width)
+    limit = max(4 * mr, min(512, target.l2_bytes // 2 // (problem.k * nbytes)))
+    blocks = -(-problem.m // limit)
+    while problem.batch * blocks * panels < 4 * target.max_threads and problem.m > 4 * mr * blocks:
+        blocks += 1
+    rows = -(-problem.m // blocks)
+    if problem.m % blocks:
+        rows = -(-rows // mr) * mr
+    blocks = -(-problem.m // rows)
+
+    return Tiling(
+        mr,
+        vectors,
+        rows,
+        k_chunk,
+        _lhs_access(problem, kernel.lhs_prologue, panels),
+        _rhs_access(problem, kernel.rhs_prologue, blocks, mr),
+    )
+
+
+def _register_tile(problem: DotProblem, lanes: int, registers: int) -> tuple[int, int]:
+    """Rows and vectors of the register tile: sums, one row of the right operand and one broadcast must fit."""
+    needed = -(-problem.n // lanes)
+    best = (0.0, 1, 1)
+    for vectors in range(1, min(4, needed) + 1):
+        rows = min(problem.m, (registers - vectors - 1) // vectors, 12)
+        # Multiply-adds per load, less what the last panel wastes.
+        panels = -(-needed // vectors)
+        useful = problem.n / (panels * vectors * lanes)
+        score = useful * rows * vectors / (rows + vectors)
+        if score > best[0]:
+            best = (score, rows, vectors)
+    return best[1], best[2]
+
+
+def _lhs_access(
+    problem: DotProblem, prologue: Prologue | None, panels: int
+) -> Literal["plain", "rows", "columns"]:
+    operand = problem.lhs
+    row, k = operand.free.stride, operand.contract.stride
+    nbytes = operand.array.element.nbytes
+    by_rows = operand.contract.inner_stride <= max(1, operand.free.inner_stride)
+    if prologue is None and row is not None and k is not None:
+        reused = panels > 2
+        exact = operand.array.element == problem.accumulate
+        collides = row * nbytes % 2048 == 0 and problem.m > 8
+        if not reused or (exact and k <= 1 and not collides):
+            return "plain"
+    return "rows" if by_rows else "columns"
+
+
+def _rhs_access(
+    problem: DotProblem, prologue: Prologue | None, blocks: int, mr: int
+) -> Literal["plain", "shared", "private"]:
+    operand: Operand = problem.rhs
+    contiguous = operand.free.stride == 1 and operand.contract.stride is not None
+    if prologue is None and contiguous and problem.m <= 2 * mr:
+        return "plain"
+    return "private" if blocks <= 2 else "shared"

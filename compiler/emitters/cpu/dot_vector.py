@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few rows against a large matrix: forms bound by reading the right operand once.
+
+``emit_streamed`` serves a right operand contiguous in ``n``: it walks whole stretches of several rows of ``k`` at
+a time and adds them to the running sums of a block of columns, so memory is read in long sequential streams.
+``emit_dotted`` serves one contiguous in ``k``: several columns at a time, each a dot product held in vector sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlir import ir
+from mlir.dialects import arith, vector
+
+from gristmill.compiler.emitters.build import (
+    Index,
+    add,
+    at_least,
+    div,
+    for_loop,
+    if_then,
+    less,
+    minimum,
+    mod,
+    mul,
+    sub,
+)
+from gristmill.compiler.emitters.cpu.dot_build import (
+    DotKernel,
+    Frame,
+    Sink,
+    Source,
+    broadcast,
+    lane_masks,
+    load_scalar,
+    load_vector,
+    multiply_add,
+    phase_function,
+    sources,
+    store_scalar,
+    store_vector,
+    typed_view,
+    zero,
+)
+from gristmill.compiler.emitters.cpu.dot_pack import pack_rows
+from gristmill.compiler.emitters.kernel import Phase
+
+#: Bytes of the right operand one task reads at least, so that a task is worth starting.
+_TASK_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """One task's columns: ``block`` of them, fewer in the last task."""
+
+    kernel: DotKernel
+    block: int
+
+    @property
+    def count(self) -> int:
+        """Tasks of one batch."""
+        return -(-self.kernel.problem.n // self.block)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch for the sums of one task: ``m`` rows of ``block``."""
+        problem = self.kernel.problem
+        return problem.m * self.block * problem.accumulate.nbytes
+
+    def finish(self, sink: Sink, sums: ir.Value, batch: Index, n0: Index) -> None:
+        """Pass the task's sums through the epilogue."""
+        problem = self.kernel.problem
+
+        def rows(width: int) -> None:
+            for m in range(problem.m):
+
+                def total(lane: ir.Value, m: int = m) -> ir.Value:
+                    return load_scalar(sums, add(lane, m * self.block))
+
+                sink.put_row(batch, m, n0, width, total)
+
+        edge = problem.n % self.block
+        if not edge:
+            rows(self.block)
+        elif self.count == 1:
+            rows(edge)
+        else:
+            last = (self.count - 1) * self.block
+            with if_then(less(n0, last)):
+                rows(self.block)
+            with if_then(at_least(n0, last)):
+                rows(edge)
+
+
+def _block(kernel: DotKernel, quantum: int, limit: int) -> int:
+    """Columns for a task: at least ``_TASK_BYTES`` of the right operand, a multiple of ``quantum``."""
+    problem = kernel.problem
+    column_bytes = problem.k * problem.rhs.array.element.nbytes
+    columns = min(limit, max(1, _TASK_BYTES // column_bytes), problem.n)
+    return -(-columns // quantum) * quantum
+
+
+def emit_streamed(module: ir.Module, kernel: DotKernel) -> tuple[list[Phase], int, int]:
+    """Emit the form for a right operand contiguous in ``n``; returns phases, workspace and scratch bytes."""
+    problem = kernel.problem
+    # Long stretches of each row keep the prefetcher going; the sums of a block stay in the first-level cache.
+    block = _block(kernel, kernel.lanes * 4, 1024)
+    block = max(block, min(1024, -(-problem.n // kernel.lanes) * kernel.lanes))
+    columns = _Columns(kernel, block)
+    name = f"{kernel.name}_compute"
+    scratch = columns.scratch_bytes
+    with phase_function(module, kernel, name, 0, scratch) as frame:
+        lhs, rhs = sources(kernel, frame)
+        sink = Sink.of(kernel, frame)
+        sums = typed_view(frame.scratch, 0, problem.m * block, problem.accumulate)
+
+        def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            batch, n0 = div(t, columns.count), mul(mod(t, columns.count), block)
+            _stream(kernel, lhs, rhs, sums, block, batch, n0)
+            columns.finish(sink, sums, batch, n0)
+            return []
+
+        for_loop(frame.begin, frame.end, task)
+    return [Phase(name, problem.batch * columns.count, True)], 0, scratch
+
+
+def _stream(
+    kernel: DotKernel,
+    lhs: Source,
+    rhs: Source,
+    sums: ir.Value,
+    block: int,
+    batch: Index,
+    n0: Index,
+) -> None:
+    problem, lanes = kernel.problem, kernel.lanes
+    depth = max(2, min(8, 16 // problem.m))
+    width = minimum(sub(problem.n, n0), block) if problem.n % block else block
+    ragged = problem.n % lanes != 0
+
+    def clear(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        store_vector(zero(problem.accumulate, lanes), sums, i)
+        return []
+
+    for_loop(0, problem.m * block, clear, step=lanes)
+
+    def rows(k: Index, count: int) -> None:
+        factors = [
+            [broadcast(lhs.scalar(batch, m, add(k, u)), lanes) for u in range(count)]
+            for m in range(problem.m)
+        ]
+        starts = [rhs.offset(batch, n0, add(k, u)) for u in range(count)]
+
+        def column(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            mask = lane_masks(sub(width, n), lanes, 1)[0] if ragged else None
+            values = [rhs.vector(add(start, n), lanes, mask) for start in starts]
+            for m in range(problem.m):
+                place = add(n, m * block)
+                total = load_vector(sums, place, problem.accumulate, lanes)
+                for factor, value in zip(factors[m], values, strict=True):
+                    total = multiply_add(factor, value, total, problem.accumulate)
+                store_vector(total, sums, place)
+            return []
+
+        for_loop(0, width, column, step=lanes)
+
+    whole = problem.k - problem.k % depth
+
+    def group(k: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        rows(k, depth)
+        return []
+
+    if whole:
+        for_loop(0, whole, group, step=depth)
+    if whole < problem.k:
+        rows(whole, problem.k - whole)
+
+
+def emit_dotted(module: ir.Module, kernel: DotKernel) -> tuple[list[Phase], int, int]:
+    """Emit the form for a right operand contiguous in ``k``; returns phases, workspace and scratch bytes."""
+    problem = kernel.problem
+    tile = max(2, min(8, 16 // problem.m))
+    columns = _Columns(kernel, min(_block(kernel, tile, 1024), -(-problem.n // tile) * tile))
+    left = problem.lhs
+    plain = (
+        kernel.lhs_prologue is None
+        and left.contract.stride in (0, 1)
+        and left.array.element == problem.accumulate
+    )
+    workspace = 0 if plain else problem.batch * problem.m * problem.k * problem.accumulate.nbytes
+    scratch = columns.scratch_bytes
+    phases: list[Phase] = []
+    if not plain:
+        phases.append(_emit_rows(module, kernel, workspace, scratch))
+    name = f"{kernel.name}_compute"
+    with phase_function(module, kernel, name, workspace, scratch) as frame:
+        form = _Dotted(kernel, frame, tile, plain)
+        sink = Sink.of(kernel, frame)
+        sums = typed_view(frame.scratch, 0, problem.m * columns.block, problem.accumulate)
+
+        def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            batch, n0 = div(t, columns.count), mul(mod(t, columns.count), columns.block)
+            form.emit(sums, columns.block, batch, n0)
+            columns.finish(sink, sums, batch, n0)
+            return []
+
+        for_loop(frame.begin, frame.end, task)
+    phases.append(Phase(name, problem.batch * columns.count, True))
+    return phases, workspace, scratch
+
+
+def _emit_rows(module: ir.Module, kernel: DotKernel, workspace: int, scratch: int) -> Phase:
+    """The phase that packs the left operand's few rows to the workspace, ``[batch][m][k]``."""
+    problem = kernel.problem
+    name = f"{kernel.name}_pack"
+    with phase_function(module, kernel, name, workspace, scratch) as frame:
+        lhs, _ = sources(kernel, frame)
+        size = problem.batch * problem.m * problem.k
+        target = typed_view(frame.workspace, 0, size, problem.accumulate)
+
+        def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            pack_rows(
+                lhs,
+                target,
+                mul(t, problem.m * problem.k),
+                batch=t,
+                m0=0,
+                rows=problem.m,
+                k=problem.k,
+                row_stride=problem.k,
+                k_stride=1,
+            )
+            return []
+
+        for_loop(frame.begin, frame.end, task)
+    return Phase(name, problem.batch)
+
+
+class _Dotted:
+    """Emits dot products of ``tile`` columns with every row at a time."""
+
+    def __init__(self, kernel: DotKernel, frame: Frame, tile: int, plain: bool):
+        self.kernel, self.problem, self.tile, self.plain = kernel, kernel.problem, tile, plain
+        self.lhs, self.rhs = sources(kernel, frame)
+        problem = self.problem
+        if plain:
+            assert self.lhs.buffer is not None
+            self.rows = self.lhs.buffer
+        else:
+            size = problem.batch * problem.m * problem.k
+            self.rows = typed_view(frame.workspace, 0, size, problem.accumulate)
+
+    def emit(self, sums: ir.Value, block: int, batch: Index, n0: Index) -> None:
+        """Sums of columns ``n0 …`` to ``sums``, row-major with rows of ``block``."""
+        problem, tile = self.problem, self.tile
+        limit = minimum(sub(problem.n, n0), block) if problem.n % block else block
+        edge = problem.n % tile  # blocks are multiples of the tile, so only the last has one
+
+        def group(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            self._columns(sums, block, batch, n0, n, tile)
+            return []
+
+        whole = sub(limit, mod(limit, tile)) if edge else limit
+        for_loop(0, whole, group, step=tile)
+        if edge:
+            with if_then(less(whole, limit)):
+                self._columns(sums, block, batch, n0, whole, edge)
+
+    def _columns(
+        self, sums: ir.Value, block: int, batch: Index, n0: Index, n: Index, count: int
+    ) -> None:
+        problem, lanes, element = self.problem, self.kernel.lanes, self.problem.accumulate
+        starts = [self.rhs.offset(batch, add(n0, add(n, j)), 0) for j in range(count)]
+        row_starts = [self._row(batch, m) for m in range(problem.m)]
+
+        def step(k: Index, totals: list[ir.Value], mask: ir.Value | None) -> list[ir.Value]:
+            left = [load_vector(self.rows, add(s, k), element, lanes, mask) for s in row_starts]
+            result: list[ir.Value] = []
+            for j, start in enumerate(starts):
+                value = self.rhs.vector(add(start, k), lanes, mask)
+                result.extend(
+                    multiply_add(left[m], value, totals[j * problem.m + m], element)
+                    for m in range(problem.m)
+                )
+            return result
+
+        totals = [zero(element, lanes)] * (count * problem.m)
+        whole = problem.k - problem.k % lanes
+        if whole:
+            totals = for_loop(0, whole, lambda k, t: step(k, t, None), totals, step=lanes)
+        if whole < problem.k:
+            mask = lane_masks(problem.k - whole, lanes, 1)[0]
+            totals = step(whole, totals, mask)
+        for j in range(count):
+            for m in range(problem.m):
+                total = _horizontal(totals[j * problem.m + m], lanes, element.is_float)
+                store_scalar(total, sums, add(add(n, j), m * block))
+
+    def _row(self, batch: Index, m: int) -> Index:
+        if self.plain:
+            return self.lhs.offset(batch, m, 0)
+        return add(mul(batch, self.problem.m * self.problem.k), m * self.problem.k)
+
+
+def _horizontal(value: ir.Value, lanes: int, is_float: bool) -> ir.Value:
+    """The sum of a vector's lanes, by halves: a fixed order that needs few steps."""
+    while lanes > 1:
+        lanes //= 2
+        low = vector.ShuffleOp(value, value, list(range(lanes))).result
+        high = vector.ShuffleOp(value, value, list(range(lanes, 2 * lanes))).result
+        value = (arith.AddFOp if is_float else arith.AddIOp)(low, high).result
+    return vector.ExtractOp(value, [], [0]).result
