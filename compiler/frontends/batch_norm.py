@@ -11,6 +11,7 @@ from jaxlib.mlir import ir as source_ir
 from mlir import ir
 from mlir.dialects import func
 
+from gristmill.compiler.frontends.views import operands
 from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
@@ -65,7 +66,7 @@ class _Builder:
         self._op = op
         self.epsilon: float = source_ir.FloatAttr(op.attributes["epsilon"]).value
         axis = source_ir.IntegerAttr(op.attributes["feature_index"]).value
-        self.full = scope.importer.array(op.operands[0].type)
+        self.full = scope.importer.array(operands(op)[0].type)
         shape = self.full.shape
         self.feature = ArrayType((shape[axis],), self.full.element)
         self._axis = axis
@@ -75,12 +76,12 @@ class _Builder:
     def _emit(
         self,
         name: str,
-        operands: Sequence[ir.Value],
+        values: Sequence[ir.Value],
         result: ArrayType,
         **attributes: hlo.AttributeValue,
     ) -> ir.Value:
         types = [ir.Type.parse(f"tensor<{result}>")]
-        return self._scope.emit(self._op, name, operands, types, **attributes)[0]
+        return self._scope.emit(self._op, name, values, types, **attributes)[0]
 
     def unary(self, name: str, operand: ir.Value) -> ir.Value:
         """An elementwise operation on a full array."""
@@ -145,7 +146,7 @@ class _Builder:
         location = importer.location(self._op.location)
         with ir.InsertionPoint(importer.target.body), location:
             function = func.FuncOp(symbol, ([kind, kind], [kind]), visibility="private")
-            block = function.add_entry_block()
+            block = ir.Block.create_at_start(function.operation.regions[0], [kind, kind])
             with ir.InsertionPoint(block):
                 total = hlo.build("add", [kind], list(block.arguments))
                 func.ReturnOp(list(total.results))

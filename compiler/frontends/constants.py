@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxlib.mlir import ir as source_ir
@@ -20,6 +20,9 @@ from mlir import ir
 from gristmill.compiler.module import INLINE_CONSTANT_BYTES, elements_from_numpy, elements_to_numpy
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ArrayType, ElementType
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +50,9 @@ class ConstantImporter:
         self._converted: dict[source_ir.Attribute, Constant] = {}
         self._resources: dict[str, bytes] | None = None
 
-    def convert(self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation) -> Constant:
+    def convert(
+        self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation
+    ) -> Constant:
         """Convert ``value``, an array of type ``array``, into the current target context.
 
         ``module`` is the source module operation, whose text holds the data of ``dense_resource``
@@ -59,7 +64,9 @@ class ConstantImporter:
             self._converted[value] = known
         return known
 
-    def _convert(self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation) -> Constant:
+    def _convert(
+        self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation
+    ) -> Constant:
         if not isinstance(value, source_ir.DenseElementsAttr):
             data = self._read_resource(value, array, module)
             if array.nbytes < INLINE_CONSTANT_BYTES:
@@ -68,11 +75,10 @@ class ConstantImporter:
         if array.nbytes < INLINE_CONSTANT_BYTES:
             return Constant(_inline(value, array))
         if value.is_splat:
+            element = source_ir.RankedTensorType(value.type).element_type
             with value.context, source_ir.Location.unknown():
-                scalar_type = source_ir.RankedTensorType.get([], value.type.element_type)
-                scalar = source_ir.DenseElementsAttr.get_splat(
-                    scalar_type, value.get_splat_value()
-                )
+                scalar_type = source_ir.RankedTensorType.get([], element)
+                scalar = source_ir.DenseElementsAttr.get_splat(scalar_type, value.get_splat_value())
             return Constant(ir.Attribute.parse(str(scalar)), splat=True)
         return self._resource(_data(value, array), array)
 
@@ -108,7 +114,8 @@ def _inline(value: source_ir.DenseElementsAttr, array: ArrayType) -> ir.Attribut
 def _data(value: source_ir.DenseElementsAttr, array: ArrayType) -> Array:
     if array.element.name == "bf16":
         return _data_through_bytecode(value)
-    return np.frombuffer(value, array.element.dtype).reshape(array.shape)
+    view = memoryview(cast("Buffer", value))  # the stubs omit the buffer protocol
+    return np.frombuffer(view, array.element.dtype).reshape(array.shape)
 
 
 def _data_through_bytecode(value: source_ir.DenseElementsAttr) -> Array:
@@ -140,5 +147,7 @@ def _from_raw(raw: bytes, array: ArrayType, what: str) -> Array:
         bits = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
         return bits[: array.size].astype(np.bool_).reshape(array.shape)
     if len(raw) != array.nbytes:
-        raise UnsupportedError(f"{what} holds {len(raw)} bytes; tensor<{array}> needs {array.nbytes}")
+        raise UnsupportedError(
+            f"{what} holds {len(raw)} bytes; tensor<{array}> needs {array.nbytes}"
+        )
     return np.frombuffer(raw, element.dtype).reshape(array.shape)

@@ -10,9 +10,11 @@ from jaxlib.mlir import ir as source_ir
 from mlir import ir
 from mlir.dialects import func
 
+from gristmill.compiler.frontends import views
 from gristmill.compiler.frontends.importer import Importer
 from gristmill.compiler.frontends.rules import RULES
 from gristmill.compiler.frontends.signature import annotate
+from gristmill.compiler.frontends.views import Value
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
 
@@ -30,8 +32,7 @@ class FunctionTranslator:
 
     def __init__(self, importer: Importer):
         self.importer = importer
-        self.values: dict[source_ir.Value, ir.Value] = {}
-        self.tuples: dict[source_ir.Value, list[ir.Value]] = {}
+        self.values: dict[Value, ir.Value] = {}
 
     # Functions and blocks
 
@@ -39,13 +40,13 @@ class FunctionTranslator:
         """Translate the source function ``symbol``; the entry becomes the public ``@main``."""
         importer = self.importer
         op = importer.source_function(symbol)
-        blocks = list(op.regions[0].blocks)
+        blocks = views.blocks(views.regions(op)[0])
         if len(blocks) != 1:
             what = "has no body" if not blocks else "has more than one block"
             importer.report(op, f"@{symbol} {what}")
             return
         block = blocks[0]
-        results = _terminator(block).operands
+        results = views.operands(_terminator(block))
         target = self._create("main" if entry else symbol, block, results, op.location)
         if entry:
             target.operation.attributes["sym_visibility"] = ir.StringAttr.get("public")
@@ -55,17 +56,17 @@ class FunctionTranslator:
         self,
         symbol: str,
         block: source_ir.Block,
-        results: Iterable[source_ir.Value],
+        results: Iterable[Value],
         location: source_ir.Location,
         *,
-        captures: Sequence[source_ir.Value] = (),
+        captures: Sequence[Value] = (),
         constants: Sequence[source_ir.Operation] = (),
         forward_captures: bool = False,
     ) -> func.FuncOp:
         """A private function of ``block``; ``captures`` follow its arguments (and results, if forwarded)."""
         importer = self.importer
-        parameters = [*block.arguments, *captures]
-        passed = captures if forward_captures else []
+        parameters = [*views.arguments(block), *captures]
+        passed: Sequence[Value] = captures if forward_captures else ()
         inputs = [self._type(value) for value in parameters]
         outputs = [self._type(value) for value in [*results, *passed]]
         with ir.InsertionPoint(importer.target.body):
@@ -87,18 +88,15 @@ class FunctionTranslator:
             self._block(block, passed)
         return target
 
-    def _type(self, value: source_ir.Value) -> ir.Type:
+    def _type(self, value: Value) -> ir.Type:
         try:
             return self.importer.type(value.type)
         except UnsupportedError as error:
-            owner = value.owner
-            op = owner.owner if isinstance(owner, source_ir.Block) else owner
-            self.importer.report(op.operation, error.message)
+            self.importer.report(views.value_op(value), error.message)
             return ir.NoneType.get()
 
-    def _block(self, block: source_ir.Block, passed: Sequence[source_ir.Value]) -> None:
-        for view in block:
-            op = view.operation
+    def _block(self, block: source_ir.Block, passed: Sequence[Value]) -> None:
+        for op in views.operations(block):
             if op.name in ("stablehlo.return", "func.return"):
                 values = [*self.operands(op), *(self.value(value) for value in passed)]
                 func.ReturnOp(values, loc=self.importer.location(op.location))
@@ -110,16 +108,16 @@ class FunctionTranslator:
             rule = RULES.get(op.name)
             if rule is None:
                 raise UnsupportedError("not supported yet")
-            results: Sequence[ir.Value] = rule(self, op)
+            results = rule(self, op)  # pyright: ignore[reportArgumentType]  # same class, two paths
         except UnsupportedError as error:
             self.importer.report(op, error.message)
             results = self._placeholders(op)
-        self.values.update(zip(op.results, results, strict=True))
+        self.values.update(zip(views.results(op), results, strict=True))
 
     def _placeholders(self, op: source_ir.Operation) -> Sequence[ir.Value]:
         """Results for an operation already reported, so that the rest is checked too."""
         types: list[ir.Type] = []
-        for result in op.results:
+        for result in views.results(op):
             try:
                 types.append(self.importer.type(result.type))
             except UnsupportedError:
@@ -128,17 +126,17 @@ class FunctionTranslator:
 
     # For the rules
 
-    def value(self, value: source_ir.Value) -> ir.Value:
+    def value(self, value: Value) -> ir.Value:
         """The target value of a source value of this function."""
         return self.values[value]
 
     def operands(self, op: source_ir.Operation) -> list[ir.Value]:
         """The target values of ``op``'s operands."""
-        return [self.values[value] for value in op.operands]
+        return [self.values[value] for value in views.operands(op)]
 
     def result_types(self, op: source_ir.Operation) -> list[ir.Type]:
         """The target types of ``op``'s results; raises ``UnsupportedError``."""
-        return [self.importer.type(result.type) for result in op.results]
+        return [self.importer.type(result.type) for result in views.results(op)]
 
     def emit(
         self,
@@ -146,13 +144,14 @@ class FunctionTranslator:
         name: str,
         operands: Sequence[ir.Value] | None = None,
         results: Sequence[ir.Type] | None = None,
+        /,
         **attributes: hlo.AttributeValue,
     ) -> Sequence[ir.Value]:
         """Build ``hlo`` op ``name`` at ``op``'s location; operands and results default to ``op``'s."""
         types = self.result_types(op) if results is None else results
         values = self.operands(op) if operands is None else operands
         location = self.importer.location(op.location)
-        return list(hlo.build(name, types, values, loc=location, **attributes).results)
+        return list(hlo.build(name, types, values, loc=location, ip=None, **attributes).results)
 
     def outline(
         self, op: source_ir.Operation, roles: Sequence[str], *, forward: str | None = None
@@ -163,17 +162,17 @@ class FunctionTranslator:
         the function of the role ``forward`` returns the captures after its own results. Captured
         constants are cloned into the functions instead.
         """
-        regions = list(op.regions)
-        captures: dict[source_ir.Value, None] = {}
+        regions = views.regions(op)
+        captures: dict[Value, None] = {}
         constants: list[list[source_ir.Operation]] = []
         for region in regions:
             constants.append([])
             for value in _free_values(region):
-                owner = value.owner
-                if isinstance(owner, source_ir.Block) or owner.name != "stablehlo.constant":
-                    captures[value] = None
+                producer = views.defining_op(value)
+                if producer is not None and producer.name == "stablehlo.constant":
+                    constants[-1].append(producer)
                 else:
-                    constants[-1].append(owner.operation)
+                    captures[value] = None
         symbols: list[str] = []
         stem = op.name.partition(".")[2]
         for role, region, cloned in zip(roles, regions, constants, strict=True):
@@ -182,7 +181,7 @@ class FunctionTranslator:
             FunctionTranslator(self.importer)._create(
                 symbol,
                 block,
-                _terminator(block).operands,
+                views.operands(_terminator(block)),
                 op.location,
                 captures=list(captures),
                 constants=cloned,
@@ -196,22 +195,21 @@ def _terminator(block: source_ir.Block) -> source_ir.Operation:
     return block.operations[len(block.operations) - 1].operation
 
 
-def _free_values(region: source_ir.Region) -> list[source_ir.Value]:
+def _free_values(region: source_ir.Region) -> list[Value]:
     """Values that the region uses and does not define, in order of first use."""
-    defined: set[source_ir.Value] = set()
-    free: dict[source_ir.Value, None] = {}
+    defined: set[Value] = set()
+    free: dict[Value, None] = {}
 
     def visit(region: source_ir.Region) -> None:
-        for block in region:
-            defined.update(block.arguments)
-            for view in block:
-                op = view.operation
-                for value in op.operands:
+        for block in views.blocks(region):
+            defined.update(views.arguments(block))
+            for op in views.operations(block):
+                for value in views.operands(op):
                     if value not in defined:
                         free[value] = None
-                for nested in op.regions:
+                for nested in views.regions(op):
                     visit(nested)
-                defined.update(op.results)
+                defined.update(views.results(op))
 
     visit(region)
     return list(free)

@@ -8,6 +8,7 @@ from mlir import ir
 
 from gristmill.compiler.frontends.constants import ConstantImporter
 from gristmill.compiler.frontends.source import short_location
+from gristmill.compiler.frontends.views import walk
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ELEMENT_TYPES, ArrayType
 
@@ -116,15 +117,7 @@ class Importer:
 
 
 def _calls(function: source_ir.Operation) -> list[source_ir.Operation]:
-    calls: list[source_ir.Operation] = []
-
-    def visit(op: source_ir.Operation) -> source_ir.WalkResult:
-        if op.name == "func.call":
-            calls.append(op)
-        return source_ir.WalkResult.ADVANCE
-
-    function.walk(visit)
-    return calls
+    return [op for op in walk(function) if op.name == "func.call"]
 
 
 def _escape(text: str) -> str:

@@ -15,8 +15,10 @@ from jaxlib.mlir.dialects import stablehlo
 from mlir import ir
 from mlir.dialects import func
 
+from gristmill.compiler.diagnostics import MLIRError
 from gristmill.compiler.frontends import batch_norm
 from gristmill.compiler.frontends.source import KEPT_PREFIX
+from gristmill.compiler.frontends.views import defining_op, operands, results
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
 
@@ -75,7 +77,7 @@ def _padding(op: Operation, rank: int) -> tuple[list[int], list[int]]:
 
 
 def _rank(op: Operation) -> int:
-    return len(source_ir.RankedTensorType(op.operands[0].type).shape)
+    return len(source_ir.RankedTensorType(operands(op)[0].type).shape)
 
 
 def _precision(op: Operation) -> dict[str, hlo.AttributeValue]:
@@ -128,13 +130,13 @@ def _copied(names: str) -> Rule:
 
 def _constant(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     importer = scope.importer
-    result = op.results[0].type
+    result = results(op)[0].type
     array = importer.array(result)
     constant = importer.constants.convert(op.attributes["value"], array, importer.source)
     if not constant.splat:
         return scope.emit(op, "constant", value=constant.value)
     scalar = ir.Type.parse(f"tensor<{array.element.name}>")
-    value = scope.emit(op, "constant", results=[scalar], value=constant.value)
+    value = scope.emit(op, "constant", [], [scalar], value=constant.value)
     return scope.emit(op, "broadcast_in_dim", value, dimensions=())
 
 
@@ -143,7 +145,7 @@ def _scalar_u32_zero(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Va
 
 
 def _compare(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-    element = scope.importer.array(op.operands[0].type).element
+    element = scope.importer.array(operands(op)[0].type).element
     if "compare_type" in op.attributes:
         kind = stablehlo.ComparisonTypeAttr(op.attributes["compare_type"]).value
     elif element.is_float:
@@ -155,12 +157,12 @@ def _compare(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
 
 
 def _real(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-    scope.importer.array(op.operands[0].type)
+    scope.importer.array(operands(op)[0].type)
     return scope.operands(op)  # complex types are refused above: the operand is real
 
 
 def _imag(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-    element = scope.importer.array(op.operands[0].type).element
+    element = scope.importer.array(operands(op)[0].type).element
     text = f"tensor<{element.name}>"
     zero = ir.Attribute.parse(f"dense<0.0> : {text}")
     value = scope.emit(op, "constant", [], [ir.Type.parse(text)], value=zero)
@@ -168,7 +170,7 @@ def _imag(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
 
 
 def _get_dimension_size(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-    size = scope.importer.array(op.operands[0].type).shape[_integer(op, "dimension")]
+    size = scope.importer.array(operands(op)[0].type).shape[_integer(op, "dimension")]
     value = ir.Attribute.parse(f"dense<{size}> : tensor<i32>")
     return scope.emit(op, "constant", [], value=value)
 
@@ -222,22 +224,22 @@ def _first(name: str, **sources: str) -> Rule:
     """The static form of a dynamic op: the operands that only give the result's shape are dropped."""
 
     def rule(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-        operands = scope.operands(op)[: len(hlo.OPS[name].operands)]
-        return scope.emit(op, name, operands, **_read_all(op, name, sources))
+        kept = scope.operands(op)[: len(hlo.OPS[name].operands)]
+        return scope.emit(op, name, kept, **_read_all(op, name, sources))
 
     return rule
 
 
 def _real_dynamic_slice(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     """With unit strides: a dynamic slice of the result's size, from the elements of the start operand."""
-    strides = op.operands[3].owner
-    if isinstance(strides, source_ir.Block) or strides.name != "stablehlo.constant":
+    strides = defining_op(operands(op)[3])
+    if strides is None or strides.name != "stablehlo.constant":
         raise UnsupportedError("strides that are not constant are not supported")
     if any(stride != 1 for stride in source_ir.DenseIntElementsAttr(strides.attributes["value"])):
         raise UnsupportedError("strides other than 1 are not supported")
     operand, start = scope.operands(op)[:2]
-    element = scope.importer.array(op.operands[1].type).element.name
-    sizes = scope.importer.array(op.results[0].type).shape
+    element = scope.importer.array(operands(op)[1].type).element.name
+    sizes = scope.importer.array(results(op)[0].type).shape
     indices: list[ir.Value] = []
     for axis in range(len(sizes)):
         single = scope.emit(
@@ -333,28 +335,28 @@ def _sort(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
 
 def _while(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     outlined = scope.outline(op, ["cond", "body"], forward="body")
-    operands = [*scope.operands(op), *outlined.captures]
-    results = scope.emit(
+    inputs = [*scope.operands(op), *outlined.captures]
+    outputs = scope.emit(
         op,
         "while",
-        operands,
+        inputs,
         [*scope.result_types(op), *(value.type for value in outlined.captures)],
         cond=outlined.symbols[0],
         body=outlined.symbols[1],
     )
-    return results[: len(op.results)]
+    return outputs[: len(results(op))]
 
 
 def _if(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     outlined = scope.outline(op, ["true", "false"])
-    operands = [*scope.operands(op), *outlined.captures]
-    return scope.emit(op, "if", operands, branches=outlined.symbols)
+    inputs = [*scope.operands(op), *outlined.captures]
+    return scope.emit(op, "if", inputs, branches=outlined.symbols)
 
 
 def _case(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     outlined = scope.outline(op, [f"branch{index}" for index in range(len(op.regions))])
-    operands = [*scope.operands(op), *outlined.captures]
-    return scope.emit(op, "case", operands, branches=outlined.symbols)
+    inputs = [*scope.operands(op), *outlined.captures]
+    return scope.emit(op, "case", inputs, branches=outlined.symbols)
 
 
 def _call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
@@ -394,7 +396,7 @@ def _foreign(value: source_ir.Attribute) -> ir.Attribute:
     """The same attribute in the target context; its text as a string when its dialect is unknown there."""
     try:
         return ir.Attribute.parse(str(value))
-    except ir.MLIRError:
+    except MLIRError:
         return ir.StringAttr.get(str(value))
 
 

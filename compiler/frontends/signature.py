@@ -12,22 +12,22 @@ from jaxlib.mlir import ir as source_ir
 from mlir import ir
 from mlir.dialects import func
 
+from gristmill.compiler.frontends.views import Value, arguments, first_block
+
 
 def annotate(source: source_ir.Operation, target: func.FuncOp) -> None:
     """Set the argument and result attributes of ``target`` from the source entry function."""
-    block = source.regions[0].blocks[0]
-    dictionaries = _dictionaries(source, "arg_attrs", len(block.arguments))
+    parameters = arguments(first_block(source))
+    dictionaries = _dictionaries(source, "arg_attrs", len(parameters))
     aliases = _module_aliases(source)
-    arguments = [
+    argument_attributes = [
         _argument(argument, attributes, aliases.get(index))
-        for index, (argument, attributes) in enumerate(
-            zip(block.arguments, dictionaries, strict=True)
-        )
+        for index, (argument, attributes) in enumerate(zip(parameters, dictionaries, strict=True))
     ]
     count = len(target.type.results)
     results = [_result(attributes) for attributes in _dictionaries(source, "res_attrs", count)]
-    if any(arguments):
-        target.operation.attributes["arg_attrs"] = _array(arguments)
+    if any(argument_attributes):
+        target.operation.attributes["arg_attrs"] = _array(argument_attributes)
     if any(results):
         target.operation.attributes["res_attrs"] = _array(results)
 
@@ -64,7 +64,7 @@ def _module_aliases(source: source_ir.Operation) -> dict[int, int]:
 
 
 def _argument(
-    argument: source_ir.BlockArgument,
+    argument: Value,
     attributes: dict[str, source_ir.Attribute],
     alias: int | None,
 ) -> dict[str, ir.Attribute]:

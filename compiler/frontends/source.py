@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportMissingModuleSource]
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
+from gristmill.compiler.frontends.views import defining_op, operands, results, walk
 from gristmill.errors import InputError, ParseError
 
 _BYTECODE_MAGIC = b"ML\xefR"
 _PORTABLE_PRODUCER = b"StableHLO_v"
 _HLO_TEXT = re.compile(r"(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_HLO_ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: ([^\n]*)")
 
 #: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
@@ -45,6 +49,7 @@ _DYNAMIC_OPS = {
         "real_dynamic_slice"
     ).split()
 }
+_TUPLE_OPS = ("stablehlo.get_tuple_element", "stablehlo.tuple")
 _DEPRECATED_OPS = {
     f"stablehlo.{name}"
     for name in "broadcast create_token cross-replica-sum dot einsum unary_einsum".split()
@@ -160,7 +165,7 @@ def _parse_portable(context: ir.Context, data: bytes, name: str) -> ir.Module:
         diagnostics.append((_first_line(diagnostic.message), where))
         return True
 
-    handler = context.attach_diagnostic_handler(collect)
+    handler = cast("ir.DiagnosticHandler", context.attach_diagnostic_handler(collect))
     try:
         return stablehlo.deserialize_portable_artifact(context, data)
     except (ValueError, ir.MLIRError) as error:
@@ -196,11 +201,14 @@ def short_location(location: ir.Location, name: str) -> str | None:
 
 
 def _parse_hlo_text(text: str, name: str) -> ir.Module:
-    from jaxlib import _hlo, _jax  # pyright: ignore[reportAttributeAccessIssue]
-
+    hlo_parser, converter = import_module("jaxlib._hlo"), import_module("jaxlib._jax").mlir
+    if not _HLO_ENTRY.search(text):
+        raise ParseError("the HLO module has no ENTRY computation", location=name)
     try:
-        proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-        bytecode: bytes = _jax.mlir.hlo_to_stablehlo(proto)
+        proto: bytes = hlo_parser.hlo_module_from_text(
+            _without_entry_layout(text)
+        ).as_serialized_hlo_module_proto()
+        bytecode: bytes = converter.hlo_to_stablehlo(proto)
     except RuntimeError as error:
         match = _HLO_POSITION.search(str(error))
         if match is None:
@@ -208,6 +216,22 @@ def _parse_hlo_text(text: str, name: str) -> ir.Module:
         line, column, message = match.groups()
         raise ParseError(message, location=f"{name}:{line}:{column}") from None
     return _parse_module(bytecode, name)
+
+
+def _without_entry_layout(text: str) -> str:
+    """HLO text without ``entry_computation_layout={…}``.
+
+    StableHLO has no layouts, and one that disagrees with the entry computation aborts XLA's importer.
+    """
+    match = re.search(r",?\s*entry_computation_layout=(?=\{)", text)
+    if match is None:
+        return text
+    depth = 0
+    for index in range(match.end(), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[index], 0)
+        if depth == 0:
+            return text[: match.start()] + text[index + 1 :]
+    return text
 
 
 def _exported_module(data: bytes, name: str) -> bytes:
@@ -238,14 +262,14 @@ def _exported_module(data: bytes, name: str) -> bytes:
 def _prepare(module: ir.Operation) -> None:
     names = _names(module)
     if names & _MHLO_TO_CHLO.keys():
-        for op in _walk(module):
+        for op in walk(module):
             if op.name in _MHLO_TO_CHLO:
                 _to_chlo(op)
         names = _names(module)
     if "stablehlo.composite" in names:
         _run(module, "func.func(stablehlo-legalize-composite-to-call)")
     if any(name.startswith("chlo.") for name in names):
-        for op in _walk(module):
+        for op in walk(module):
             if op.name in KEPT_CHLO:
                 _keep(op)
         _run(module, "func.func(chlo-legalize-to-stablehlo)")
@@ -260,18 +284,7 @@ def _prepare(module: ir.Operation) -> None:
 
 
 def _names(module: ir.Operation) -> set[str]:
-    return {op.name for op in _walk(module)}
-
-
-def _walk(module: ir.Operation) -> list[ir.Operation]:
-    operations: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        operations.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return operations
+    return {op.name for op in walk(module)}
 
 
 def _keep(op: ir.Operation) -> None:
@@ -289,33 +302,32 @@ def _to_chlo(op: ir.Operation) -> None:
     _replace(op, _MHLO_TO_CHLO[op.name], attributes)
 
 
-def _replace(op: ir.Operation, name: str, attributes: dict[str, ir.Attribute]) -> None:
+def _replace(op: ir.Operation, name: str, attributes: Mapping[str, ir.Attribute]) -> None:
     new = ir.Operation.create(
         name,
-        results=[result.type for result in op.results],
-        operands=list(op.operands),
-        attributes=attributes,
+        results=[result.type for result in results(op)],
+        operands=operands(op),
+        attributes=dict(attributes),
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
-    for old, result in zip(op.results, new.results, strict=True):
+    for old, result in zip(results(op), results(new), strict=True):
         old.replace_all_uses_with(result)
     op.erase()
 
 
 def _fold_tuples(module: ir.Operation) -> None:
     """Replace elements of tuples made in the same function by what the tuple was made of."""
-    operations = _walk(module)
+    operations = walk(module)
     for op in operations:
         if op.name == "stablehlo.get_tuple_element":
-            maker = op.operands[0].owner
-            if not isinstance(maker, ir.Block) and maker.name == "stablehlo.tuple":
+            maker = defining_op(operands(op)[0])
+            if maker is not None and maker.name == "stablehlo.tuple":
                 index = ir.IntegerAttr(op.attributes["index"]).value
-                op.results[0].replace_all_uses_with(maker.operands[index])
+                results(op)[0].replace_all_uses_with(operands(maker)[index])
     for op in reversed(operations):
-        if op.name in ("stablehlo.get_tuple_element", "stablehlo.tuple") and not list(
-            op.results[0].uses
-        ):
+        unused = op.name in _TUPLE_OPS and not list(results(op)[0].uses)
+        if unused:
             op.erase()
 
 

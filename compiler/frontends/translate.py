@@ -13,8 +13,10 @@ from pathlib import Path
 from jaxlib.mlir import ir as source_ir
 from mlir import ir
 
+from gristmill.compiler.diagnostics import MLIRError, diagnostics_text
 from gristmill.compiler.frontends.function import FunctionTranslator
 from gristmill.compiler.frontends.importer import Importer
+from gristmill.compiler.frontends.views import first_block, operations
 from gristmill.compiler.module import HloModule, make_context
 from gristmill.errors import ParseError, VerifyError
 
@@ -49,9 +51,9 @@ def _title(module: source_ir.Operation, name: str) -> str:
 
 def _functions(module: source_ir.Operation) -> dict[str, source_ir.Operation]:
     return {
-        source_ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
-        for op in module.regions[0].blocks[0]
-        if op.operation.name == "func.func"
+        source_ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in operations(first_block(module))
+        if op.name == "func.func"
     }
 
 
@@ -79,5 +81,5 @@ def _is_public(op: source_ir.Operation) -> bool:
 def _verify(module: ir.Module) -> None:
     try:
         module.operation.verify()
-    except ir.MLIRError as error:
-        raise VerifyError(f"the imported module is not valid: {error}") from None
+    except MLIRError as error:
+        raise VerifyError(f"the imported module is not valid: {diagnostics_text(error)}") from None
