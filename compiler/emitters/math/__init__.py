@@ -1,1 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Elementary functions as straight-line ``arith`` and ``math`` operations.
+
+In: SSA values of ``f32``, ``f64`` or vectors of them. Out: the function's value, accurate over the whole
+range (f32 within 1 ulp, f64 within 2), subnormal numbers, infinities, NaN and signed zeros included. The code has
+no branches, calls or memory accesses, so that LLVM's loop vectoriser handles loops over it; the one exception
+is ``remainder``, which loops. No fast-math flags are set and none may be added later.
+
+``math.fma`` must be a fused operation. It is one instruction where the target has it (AVX2-class x86-64 and later,
+every AArch64); elsewhere LLVM calls ``fma`` of the C library: right, and slow. The same holds for the rounding
+operations without SSE4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlir import ir
+
+from gristmill.compiler.emitters.math._error_function import erf, erfc
+from gristmill.compiler.emitters.math._exponential import (
+    exponential,
+    exponential_minus_one,
+    logistic,
+    tanh,
+)
+from gristmill.compiler.emitters.math._logarithm import log, log_plus_one
+from gristmill.compiler.emitters.math._power import cbrt, power, rsqrt
+from gristmill.compiler.emitters.math._rounding import remainder, round_nearest_afz, sign
+from gristmill.compiler.emitters.math._trigonometry import atan2, cosine, sine, tan
+from gristmill.compiler.emitters.math._values import Value, element_name
+
+__all__ = ["FUNCTIONS", "emit", "supported"]
+
+_UNARY: dict[str, Callable[[Value], Value]] = {
+    "cbrt": cbrt,
+    "ceil": Value.ceil,
+    "cosine": cosine,
+    "erf": erf,
+    "erfc": erfc,
+    "exponential": exponential,
+    "exponential_minus_one": exponential_minus_one,
+    "floor": Value.floor,
+    "log": log,
+    "log_plus_one": log_plus_one,
+    "logistic": logistic,
+    "round_nearest_afz": round_nearest_afz,
+    "round_nearest_even": Value.round_even,
+    "rsqrt": rsqrt,
+    "sign": sign,
+    "sine": sine,
+    "sqrt": Value.sqrt,
+    "tan": tan,
+    "tanh": tanh,
+}
+_BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "atan2": atan2,
+    "power": power,
+    "remainder": remainder,
+}
+
+#: The number of operands of each function, by hlo operation name.
+FUNCTIONS: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2)}
+
+
+def supported(name: str, type: ir.Type) -> bool:
+    """Whether :func:`emit` takes function ``name`` on operands of ``type``."""
+    return name in FUNCTIONS and element_name(type) in ("f32", "f64")
+
+
+def emit(name: str, operands: Sequence[ir.Value[ir.Type]]) -> ir.Value[ir.Type]:
+    """Emit hlo function ``name`` at the current insertion point.
+
+    Operands have one type, for which :func:`supported` holds; the result has it too.
+    """
+    assert all(supported(name, operand.type) for operand in operands), name
+    if name in _UNARY:
+        (operand,) = operands
+        return _UNARY[name](Value(operand)).value
+    lhs, rhs = operands
+    return _BINARY[name](Value(lhs), Value(rhs)).value
