@@ -93,10 +93,16 @@ SPIN_MS = Knob(
     1,
     "milliseconds idle worker threads spin before they sleep (KMP_BLOCKTIME)",
 )
+POOL_MB = Knob(
+    "GRISTMILL_POOL_MB",
+    _count,
+    0,
+    "megabytes of result and arena memory kept for reuse; default: 1024, at most 1/8 of the RAM",
+)
 PERF_MAP = Knob(
     "GRISTMILL_PERF_MAP", _flag, False, "1: append JIT symbols to /tmp/perf-PID.map for perf"
 )
 GDB_JIT = Knob("GRISTMILL_GDB_JIT", _flag, False, "1: register JIT objects with GDB")
 
 #: All knobs, in the order of the documentation table.
-KNOBS = (CPU, NUM_THREADS, SPIN_MS, PERF_MAP, GDB_JIT)
+KNOBS = (CPU, NUM_THREADS, SPIN_MS, POOL_MB, PERF_MAP, GDB_JIT)

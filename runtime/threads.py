@@ -8,13 +8,32 @@ import os
 from functools import lru_cache
 from importlib import metadata
 
-from gristmill.errors import ToolchainError
+from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import knobs
+
+_count: list[int] = []
 
 
 def usable_cores() -> int:
     """The number of CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def num_threads() -> int:
+    """Threads of an execution that does not say otherwise.
+
+    What :func:`set_num_threads` set, else the ``GRISTMILL_NUM_THREADS`` knob, else the usable cores.
+    """
+    if not _count:
+        _count.append(knobs.NUM_THREADS.get() or usable_cores())
+    return _count[0]
+
+
+def set_num_threads(count: int | None) -> None:
+    """Set the threads of later executions in this process; None goes back to the default."""
+    if count is not None and count < 1:
+        raise InputError(f"the number of threads must be at least 1, not {count}")
+    _count[:] = [] if count is None else [count]
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Artifacts: a compiled program as one file.
+
+An artifact is a zip archive with stored (uncompressed) members:
+
+- ``manifest.json``: format and ABI version, target, signature, sizes, entry symbol, the table of
+  constants, and size and SHA-256 of every other member;
+- ``object0.o``, ``object1.o``, …: relocatable objects for the target CPU;
+- ``constants.bin``: the constants' data, each 64-byte aligned in the *file*, so that it can be mapped
+  and used in place.
+
+Loading checks everything before it maps anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gristmill.errors import ArtifactError
+from gristmill.runtime.llvm.target import default_triple, host_features
+from gristmill.runtime.manifest import (
+    CONSTANTS,
+    MANIFEST,
+    ConstantEntry,
+    Manifest,
+    Member,
+    parse_manifest,
+    render_manifest,
+)
+from gristmill.runtime.program import ALIGNMENT, Program, align_up
+
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_PADDING_ID = 0x474D  # Private extra-field id of the alignment padding.
+_EXTRA_HEADER_BYTES = 4
+_CHUNK = 1 << 20
+
+#: Prefixes of the CPU features that numeric code is generated with; others (``rtm``, ``sgx``, …) may
+#: differ between machines without harm.
+_CODE_FEATURES = (
+    *("64bit", "adx", "amx", "avx", "bmi", "cmov", "cx16", "f16c", "fma", "gfni", "lzcnt"),
+    *("movbe", "popcnt", "sahf", "sse", "ssse", "vaes", "vpclmul"),
+    *("bf16", "crypto", "dotprod", "fp", "fullfp16", "i8mm", "lse", "neon", "sve"),
+)
+
+
+def save(program: Program, path: str | Path) -> None:
+    """Write ``program`` to ``path``. The file appears complete or not at all."""
+    path = Path(path)
+    objects = {f"object{i}.o": data for i, data in enumerate(program.objects)}
+    entries, size = _constant_table(program)
+    members = {
+        name: Member(len(data), hashlib.sha256(data).hexdigest()) for name, data in objects.items()
+    }
+    digest = hashlib.sha256()
+    for chunk in _constant_chunks(program, entries, size):
+        digest.update(chunk)
+    members[CONSTANTS] = Member(size, digest.hexdigest())
+    text = render_manifest(program, list(objects), entries, members)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            try:
+                with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                    _write_member(archive, MANIFEST, [text.encode()])
+                    for name, data in objects.items():
+                        _write_member(archive, name, [data])
+                    _write_member(archive, CONSTANTS, _constant_chunks(program, entries, size))
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def load(path: str | Path) -> Program:
+    """Read an artifact; constants are mapped from the file, not read.
+
+    Raises ``ArtifactError`` when the file is missing, truncated or corrupt, has another format or
+    ABI version, or was compiled for a CPU with features this one lacks.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            manifest = parse_manifest(_read_member(archive, MANIFEST))
+            _check_target(manifest)
+            objects = [_checked(archive, name, manifest) for name in manifest.objects]
+            offset = _check_constants(archive, file, manifest)
+            constants = _map_constants(file, offset, manifest)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error.message}") from None
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError) as error:
+        raise ArtifactError(f"{path} is not an artifact, or truncated: {error}") from None
+    return manifest.program(objects, constants)
+
+
+def _constant_table(program: Program) -> tuple[list[ConstantEntry], int]:
+    entries: list[ConstantEntry] = []
+    offset = 0
+    for array in program.constants:
+        entries.append(ConstantEntry.of(offset, array))
+        offset = align_up(offset + array.nbytes)
+    return entries, offset
+
+
+def _constant_chunks(
+    program: Program, entries: list[ConstantEntry], size: int
+) -> Iterator[memoryview | bytes]:
+    """The content of ``constants.bin`` in pieces, without copying the arrays."""
+    written = 0
+    for entry, array in zip(entries, program.constants, strict=True):
+        yield b"\0" * (entry.offset - written)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for start in range(0, data.size, _CHUNK):
+            yield data[start : start + _CHUNK].data
+        written = entry.offset + data.size
+    yield b"\0" * (size - written)
+
+
+def _write_member(
+    archive: zipfile.ZipFile, name: str, chunks: list[bytes] | Iterator[memoryview | bytes]
+) -> None:
+    info = zipfile.ZipInfo(name)  # Its fixed date makes equal programs equal files.
+    info.external_attr = 0o644 << 16
+    assert archive.fp is not None
+    zip64_bytes = 20
+    start = archive.fp.tell() + _LOCAL_HEADER.size + len(name) + zip64_bytes + _EXTRA_HEADER_BYTES
+    padding = -start % ALIGNMENT
+    info.extra = struct.pack("<HH", _PADDING_ID, padding) + bytes(padding)
+    with archive.open(info, "w", force_zip64=True) as member:
+        for chunk in chunks:
+            member.write(chunk)
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        return archive.read(name)
+    except KeyError:
+        raise ArtifactError(f"the artifact has no {name}; it is incomplete") from None
+
+
+def _checked(archive: zipfile.ZipFile, name: str, manifest: Manifest) -> bytes:
+    data = _read_member(archive, name)
+    member = manifest.members[name]
+    if len(data) != member.size or hashlib.sha256(data).hexdigest() != member.sha256:
+        raise ArtifactError(f"{name} is corrupt (its checksum does not match)")
+    return data
+
+
+def _check_constants(archive: zipfile.ZipFile, file: IO[bytes], manifest: Manifest) -> int:
+    """Verify ``constants.bin`` and return the offset of its data in the file."""
+    try:
+        info = archive.getinfo(CONSTANTS)
+    except KeyError:
+        raise ArtifactError(f"the artifact has no {CONSTANTS}; it is incomplete") from None
+    member = manifest.members[CONSTANTS]
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != member.size:
+        raise ArtifactError(f"{CONSTANTS} is corrupt (size or compression)")
+    file.seek(info.header_offset)
+    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    offset = info.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
+    if offset % ALIGNMENT:
+        raise ArtifactError(f"{CONSTANTS} is not aligned in the file; write the artifact again")
+    file.seek(offset)
+    digest, left = hashlib.sha256(), member.size
+    while left and (chunk := file.read(min(left, _CHUNK))):
+        digest.update(chunk)
+        left -= len(chunk)
+    if left or digest.hexdigest() != member.sha256:
+        raise ArtifactError(f"{CONSTANTS} is corrupt (its checksum does not match)")
+    return offset
+
+
+def _map_constants(file: IO[bytes], offset: int, manifest: Manifest) -> list[np.ndarray[Any, Any]]:
+    if not manifest.members[CONSTANTS].size:
+        return [np.zeros(c.type.shape, c.type.element.dtype) for c in manifest.constants]
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return [
+        np.ndarray(c.type.shape, c.type.element.dtype, buffer=mapped, offset=offset + c.offset)
+        for c in manifest.constants
+    ]
+
+
+def _check_target(manifest: Manifest) -> None:
+    here = default_triple()
+    if manifest.triple.split("-")[0] != here.split("-")[0]:
+        raise ArtifactError(f"compiled for {manifest.triple}; this machine is {here}")
+    present = set(host_features().split(","))
+    missing = [
+        feature[1:]
+        for feature in manifest.features.split(",")
+        if feature.startswith("+")
+        and feature not in present
+        and feature[1:].startswith(_CODE_FEATURES)
+    ]
+    if missing:
+        raise ArtifactError(
+            f"compiled for {manifest.cpu} with CPU features this machine lacks: "
+            f"{', '.join(missing)}; compile it with GRISTMILL_CPU set to a CPU that both have"
+        )

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executables: compiled programs as Python callables over numpy arrays.
+
+Arrays go in and out without copies. Inputs need the natural alignment of their elements only, so any
+C-contiguous numpy array is used in place. One executable may run in several Python threads at once;
+the global lock is released while native code runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gristmill.errors import InputError
+from gristmill.runtime import artifact, trampoline
+from gristmill.runtime.arguments import admit, admit_output, check_count, describe
+from gristmill.runtime.code import link
+from gristmill.runtime.memory import host
+from gristmill.runtime.program import Program, Signature, align_up
+from gristmill.runtime.threads import num_threads
+
+Array = np.ndarray[Any, Any]
+Results = Array | tuple[Array, ...]
+
+#: Results below this come from numpy, whose small-block cache is faster than the pool.
+_POOLED_RESULT_BYTES = 16 << 10
+
+#: Arenas up to this stay with a call frame; larger ones are lent by the pool for each call.
+_FRAME_ARENA_BYTES = 64 << 10
+
+
+_pointer_at = host.pointer_at
+_DATA_OFFSET = host.DATA_OFFSET
+_FIRST_SLOT = trampoline.FRAME_SLOTS
+
+
+class _Frame:
+    """Native memory of one running call: the trampoline's frame and the pointer arrays behind it."""
+
+    __slots__ = ("address", "arena", "arena_threads", "slots")
+
+    def __init__(self, slots: ctypes.Array[ctypes.c_uint64]) -> None:
+        self.slots = slots
+        self.address = ctypes.addressof(slots)
+        self.arena: Array | None = None
+        self.arena_threads = 0
+
+
+class Executable:
+    """A program loaded into this process. Call it with arrays; a context manager that closes it.
+
+    Attributes:
+        name: the program's name.
+        inputs, outputs: signatures in calling order.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.name = program.name
+        self.inputs: tuple[Signature, ...] = tuple(program.inputs)
+        self.outputs: tuple[Signature, ...] = tuple(program.outputs)
+        self._program = program
+        self._constants = [host.aligned_copy(c) for c in program.constants]
+        self._constant_pointers = (ctypes.c_uint64 * max(len(self._constants), 1))(
+            *(host.data_address(c) for c in self._constants)
+        )
+        self._arena_bytes = align_up(program.arena_bytes)
+        self._scratch_bytes = align_up(program.scratch_bytes)
+        self._parallel = program.parallel
+        self._call = trampoline.trampoline()
+        self._first_output = trampoline.FRAME_SLOTS + len(self.inputs)
+        self._input_checks = [_expectation(s) for s in self.inputs]
+        self._output_makers = [_maker(s) for s in self.outputs]
+        self._frames: list[_Frame] = []
+        self._frame_count = 0
+        self._lock = threading.Lock()
+        self._closed = False
+        self._code = link(program.objects)
+        self._entry = self._code.address(program.entry)
+
+    def __call__(
+        self,
+        *arrays: object,
+        out: Array | Sequence[Array | None] | None = None,
+        donate: bool | Iterable[int | str] = (),
+        threads: int | None = None,
+    ) -> Results:
+        """Run the program.
+
+        Args:
+            arrays: one array for each input.
+            out: arrays to write the results to: one, or a sequence with an entry (an array, or None
+                for a fresh one) for each output.
+            donate: inputs, by index or name, whose memory results may take over; True for all that
+                can. A donated array that was taken over is returned as that result.
+            threads: threads to use; default: :func:`gristmill.runtime.threads.num_threads`.
+
+        Returns:
+            The result when there is one output, else a tuple of results.
+
+        Raises:
+            InputError: an array does not fit the signature; the message names it.
+            ResourceExhaustedError: there is no memory for results or temporaries.
+        """
+        if out is not None or donate or not host.DIRECT_READ:
+            return self._run_with_buffers(arrays, out, donate, threads)
+        if len(arrays) != len(self._input_checks):
+            check_count(len(arrays), self.inputs, "arguments")
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._new_frame()
+        try:
+            slots = frame.slots
+            index = _FIRST_SLOT
+            keep: list[Array] | None = None
+            for array, (dtype, shape, strides) in zip(arrays, self._input_checks, strict=True):
+                if (
+                    array.__class__ is not np.ndarray
+                    or array.dtype is not dtype  # pyright: ignore[reportAttributeAccessIssue]
+                    or array.shape != shape  # pyright: ignore[reportAttributeAccessIssue]
+                    or array.strides != strides  # pyright: ignore[reportAttributeAccessIssue]
+                ):
+                    number = index - _FIRST_SLOT
+                    array = admit(array, self.inputs[number], number)
+                    keep = [*(keep or ()), array]
+                slots[index] = _pointer_at(id(array) + _DATA_OFFSET).value
+                index += 1
+            results: list[Array] = []
+            for make, shape, dtype in self._output_makers:
+                result = make(shape, dtype)
+                slots[index] = _pointer_at(id(result) + _DATA_OFFSET).value
+                results.append(result)
+                index += 1
+            self._run(frame, threads)
+        finally:
+            self._frames.append(frame)
+            if self._closed:
+                self._retire()
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def save(self, path: str | Path) -> None:
+        """Write the program as an artifact that :func:`gristmill.load` runs; atomic."""
+        artifact.save(self._program, path)
+
+    def close(self) -> None:
+        """Unload the code, after the calls that are running; idempotent."""
+        self._closed = True
+        self._retire()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # When Python shuts down the memory goes with the process.
+        if not sys.is_finalizing() and hasattr(self, "_entry"):
+            self.close()
+
+    def __repr__(self) -> str:
+        def show(signatures: Sequence[Signature]) -> str:
+            return ", ".join(f"{s.name}: {s.type}" for s in signatures)
+
+        return f"<Executable {self.name}({show(self.inputs)}) -> ({show(self.outputs)})>"
+
+    def _run(self, frame: _Frame, threads: int | None) -> None:
+        count = 1
+        if self._parallel:
+            count = num_threads() if threads is None else threads
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be at least 1, not {threads}")
+        if count > frame.arena_threads:
+            self._run_with_pooled_arena(frame, count)
+            return
+        frame.slots[trampoline.NUM_THREADS] = count
+        self._call(frame.address)
+
+    def _run_with_pooled_arena(self, frame: _Frame, count: int) -> None:
+        nbytes = max(self._arena_bytes + count * self._scratch_bytes, 1)
+        if nbytes <= _FRAME_ARENA_BYTES:
+            frame.arena = host.aligned_empty((nbytes,), np.dtype(np.uint8))
+            frame.arena_threads = count
+            frame.slots[trampoline.ARENA] = host.data_address(frame.arena)
+            frame.slots[trampoline.NUM_THREADS] = count
+            self._call(frame.address)
+            return
+        block = host.PROCESS_POOL.acquire(nbytes)
+        try:
+            frame.slots[trampoline.ARENA] = block.address
+            frame.slots[trampoline.NUM_THREADS] = count
+            self._call(frame.address)
+        finally:
+            host.PROCESS_POOL.release(block)
+
+    def _new_frame(self) -> _Frame:
+        with self._lock:
+            if self._closed:
+                raise InputError(f"executable {self.name} has been closed")
+            self._frame_count += 1
+        count = self._first_output + len(self.outputs)
+        frame = _Frame((ctypes.c_uint64 * count)())
+        slots = frame.slots
+        slots[trampoline.INPUTS] = frame.address + 8 * trampoline.FRAME_SLOTS
+        slots[trampoline.OUTPUTS] = frame.address + 8 * self._first_output
+        slots[trampoline.CONSTANTS] = ctypes.addressof(self._constant_pointers)
+        slots[trampoline.ENTRY] = self._entry
+        return frame
+
+    def _retire(self) -> None:
+        """Drop idle frames; unload the code when none is in use any more."""
+        with self._lock:
+            while self._frames:
+                self._frames.pop()
+                self._frame_count -= 1
+            if self._frame_count == 0:
+                self._code.close()
+
+    def _run_with_buffers(
+        self,
+        arrays: Sequence[object],
+        out: Array | Sequence[Array | None] | None,
+        donate: bool | Iterable[int | str],
+        threads: int | None,
+    ) -> Results:
+        """The general call: with ``out`` arrays and donated inputs."""
+        check_count(len(arrays), self.inputs, "arguments")
+        inputs = [admit(a, s, i) for i, (a, s) in enumerate(zip(arrays, self.inputs, strict=True))]
+        targets = self._targets(out)
+        self._take_donated(inputs, targets, self._donated(donate))
+        results = [
+            _maker(s)[0](s.type.shape, s.type.element.dtype) if t is None else t
+            for t, s in zip(targets, self.outputs, strict=True)
+        ]
+        copies = self._separate(inputs, results)
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._new_frame()
+        try:
+            for index, array in enumerate([*inputs, *results], trampoline.FRAME_SLOTS):
+                frame.slots[index] = host.data_address(array)
+            self._run(frame, threads)
+        finally:
+            self._frames.append(frame)
+            if self._closed:
+                self._retire()
+        for index, target in copies.items():
+            target[...] = results[index]
+            results[index] = target
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _targets(self, out: Array | Sequence[Array | None] | None) -> list[Array | None]:
+        if out is None:
+            return [None] * len(self.outputs)
+        given = [out] if isinstance(out, np.ndarray) else list(out)
+        check_count(len(given), self.outputs, "out arrays")
+        targets = [
+            None if value is None else admit_output(value, signature, index)
+            for index, (value, signature) in enumerate(zip(given, self.outputs, strict=True))
+        ]
+        present = [t for t in targets if t is not None]
+        for index, target in enumerate(present):
+            if any(np.may_share_memory(target, other) for other in present[:index]):
+                raise InputError("out: two of the arrays share memory")
+        return targets
+
+    def _donated(self, donate: bool | Iterable[int | str]) -> set[int]:
+        if isinstance(donate, bool):
+            return {i for i, s in enumerate(self.inputs) if s.alias is not None and donate}
+        names = {s.name: i for i, s in enumerate(self.inputs)}
+        chosen: set[int] = set()
+        for item in donate:
+            index = names.get(item, -1) if isinstance(item, str) else item
+            if not 0 <= index < len(self.inputs):
+                known = ", ".join(names)
+                raise InputError(f"donate: there is no input {item!r}; the inputs are {known}")
+            chosen.add(index)
+        return chosen
+
+    def _take_donated(
+        self, inputs: Sequence[Array], targets: list[Array | None], donated: set[int]
+    ) -> None:
+        """Let outputs without a target take over the donated inputs they alias."""
+        for index in donated:
+            signature, array = self.inputs[index], inputs[index]
+            if not array.flags.writeable:
+                where = describe("argument", index, signature)
+                raise InputError(f"{where}: a donated array must be writeable")
+            if signature.alias is not None and targets[signature.alias] is None:
+                targets[signature.alias] = array
+
+    def _separate(self, inputs: Sequence[Array], results: list[Array]) -> dict[int, Array]:
+        """Replace results that overlap an input, unless the program allows exactly that.
+
+        Returns the arrays to copy the replacements to afterwards, by output index.
+        """
+        copies: dict[int, Array] = {}
+        for index, result in enumerate(results):
+            for number, array in enumerate(inputs):
+                if not np.may_share_memory(result, array):
+                    continue
+                same = host.data_address(result) == host.data_address(array)
+                if not (same and self.inputs[number].alias == index):
+                    copies[index] = result
+        for index, target in copies.items():
+            results[index] = np.empty_like(target)
+        return copies
+
+
+def _expectation(signature: Signature) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]:
+    """What the fast path compares: dtype, shape and the strides of a C-contiguous array."""
+    kind = signature.type
+    strides: list[int] = []
+    step = kind.element.nbytes
+    for size in reversed(kind.shape):
+        strides.append(step)
+        step *= size
+    return kind.element.dtype, kind.shape, tuple(reversed(strides))
+
+
+def _maker(signature: Signature) -> tuple[Callable[..., Array], tuple[int, ...], np.dtype[Any]]:
+    """The function that makes an array for an output, and its arguments."""
+    kind = signature.type
+    make = host.PROCESS_POOL.empty if kind.nbytes >= _POOLED_RESULT_BYTES else np.empty
+    return make, kind.shape, kind.element.dtype
