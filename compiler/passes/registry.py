@@ -22,6 +22,7 @@ def _table(*rows: tuple[str, str]) -> dict[str, str]:
 #: Pass name to ``module:Class``, resolved when used; modules are those of this package.
 PASSES: dict[str, str] = _table(
     ("inline-calls", "inline_calls:InlineCallsPass"),
+    ("canonicalize-hlo", "canonicalize_hlo:CanonicalizeHloPass"),
     ("fold-constants", "fold_constants:FoldConstantsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of ``canonicalize-hlo`` that let ``dot_general`` absorb transposes into its dimension numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlir import ir
+
+from gristmill.compiler.passes.rewriting import Rewriter, Rule
+from gristmill.dialects import builders, hlo
+
+Result = Sequence[ir.Value] | None
+
+_SIDES = ("lhs", "rhs")
+
+
+def _numbers(op: ir.Operation) -> dict[str, list[int]]:
+    return {
+        f"{side}_{kind}_dimensions": hlo.dims(op, f"{side}_{kind}_dimensions")
+        for side in _SIDES
+        for kind in ("batching", "contracting")
+    }
+
+
+def _options(op: ir.Operation) -> dict[str, hlo.AttributeValue]:
+    """Every attribute besides the dimension numbers."""
+    return {
+        name: op.attributes[name]
+        for name in hlo.OPS["dot_general"].optional
+        if name in op.attributes
+    }
+
+
+def _rebuild(
+    r: Rewriter,
+    op: ir.Operation,
+    operands: Sequence[ir.Value],
+    numbers: dict[str, list[int]],
+    options: dict[str, hlo.AttributeValue],
+) -> ir.Value:
+    return builders.dot_general(
+        operands[0],
+        operands[1],
+        lhs_batching_dimensions=numbers["lhs_batching_dimensions"],
+        rhs_batching_dimensions=numbers["rhs_batching_dimensions"],
+        lhs_contracting_dimensions=numbers["lhs_contracting_dimensions"],
+        rhs_contracting_dimensions=numbers["rhs_contracting_dimensions"],
+        element=r.type(op.results[0]).element,
+        **options,
+    )
+
+
+def transposed_operand(r: Rewriter, op: ir.Operation) -> Result:
+    """``dot(transpose(x), y)`` → ``dot(x, y)`` with other dimension numbers, if free dimensions keep their order."""
+    numbers = _numbers(op)
+    operands = list(op.operands)
+    absorbed = False
+    for index, side in enumerate(_SIDES):
+        inner = r.operand(op, index, "transpose")
+        if inner is None:
+            continue
+        permutation = hlo.dims(inner, "permutation")
+        batching, contracting = f"{side}_batching_dimensions", f"{side}_contracting_dimensions"
+        used = {*numbers[batching], *numbers[contracting]}
+        free = [permutation[d] for d in range(len(permutation)) if d not in used]
+        if free != sorted(free):
+            continue
+        numbers[batching] = [permutation[d] for d in numbers[batching]]
+        numbers[contracting] = [permutation[d] for d in numbers[contracting]]
+        operands[index] = inner.operands[0]
+        absorbed = True
+    return [_rebuild(r, op, operands, numbers, _options(op))] if absorbed else None
+
+
+def transposed_result(r: Rewriter, op: ir.Operation) -> Result:
+    """``transpose(dot(x, y))`` that exchanges the free dimensions of x and y → ``dot(y, x)``."""
+    dot = r.operand(op, 0, "dot_general")
+    if dot is None or not r.only_use(op.operands[0]):
+        return None
+    numbers = _numbers(dot)
+    batch = len(numbers["lhs_batching_dimensions"])
+    contracted = len(numbers["lhs_contracting_dimensions"])
+    left = r.type(dot.operands[0]).rank - batch - contracted
+    rank = r.type(op.results[0]).rank
+    swapped = [*range(batch), *range(batch + left, rank), *range(batch, batch + left)]
+    if hlo.dims(op, "permutation") != swapped:
+        return None
+    exchanged = {
+        f"{side}_{kind}_dimensions": numbers[f"{other}_{kind}_dimensions"]
+        for side, other in (("lhs", "rhs"), ("rhs", "lhs"))
+        for kind in ("batching", "contracting")
+    }
+    options = _options(dot)
+    if "algorithm" in options:
+        return None  # it may name the operand types of both sides
+    if "precision" in options:
+        options["precision"] = ",".join(reversed(hlo.string(dot, "precision").split(",")))
+    operands = [dot.operands[1], dot.operands[0]]
+    return [_rebuild(r, dot, operands, exchanged, options)]
+
+
+#: Op name to the rules that are tried on it, in order.
+RULES: dict[str, tuple[Rule, ...]] = {
+    "dot_general": (transposed_operand,),
+    "transpose": (transposed_result,),
+}
