@@ -65,4 +65,5 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable '.[dev]'
+	@$(BIN)/python .typing/mend_stubs.py
 	@touch $(VENV)/.run $@
