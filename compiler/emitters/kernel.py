@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from mlir import ir
@@ -104,10 +104,3 @@ def cache_key(parts: Sequence[str]) -> str:
         digest.update(b"\0")
         digest.update(part.encode())
     return digest.hexdigest()[:16]
-
-
-@dataclass
-class KernelLibrary:
-    """Kernels of one program, shared between fusions with the same content."""
-
-    kernels: dict[str, KernelDefinition] = field(default_factory=dict[str, KernelDefinition])

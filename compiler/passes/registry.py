@@ -26,6 +26,7 @@ PASSES: dict[str, str] = _table(
     ("fold-constants", "fold_constants:FoldConstantsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),
+    ("check-supported", "check_supported:CheckSupportedPass"),
     ("fuse", "fuse:FusePass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )

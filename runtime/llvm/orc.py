@@ -66,6 +66,7 @@ class _Session:
         self.lock = threading.Lock()
         self.memory: SectionMemory | None = None
         self.failure: BaseException | None = None
+        self.unfinished = 0
         self.reports: list[str] = []
         self._scrap: list[ctypes.Array[ctypes.c_char]] = []
         self._names = itertools.count()
@@ -134,19 +135,14 @@ class _Session:
         return -(-ctypes.addressof(scrap) // max(alignment, 1)) * max(alignment, 1)
 
     def _finalize(self, _opaque: int, message: ctypes.Array[ctypes.c_void_p]) -> int:
-        if self.failure is None:
-            try:
-                assert self.memory is not None
-                self.memory.seal()
-            except BaseException as error:
-                self.failure = error
+        # Called once per object; the memory they share is sealed when all of them are in place.
         if self.failure is None:
             return 0
         message[0] = llvm().LLVMCreateMessage(str(self.failure).encode())
         return 1
 
-    def begin(self, memory: SectionMemory) -> int:
-        self.memory, self.failure = memory, None
+    def begin(self, memory: SectionMemory, objects: int) -> int:
+        self.memory, self.failure, self.unfinished = memory, None, objects
         self.reports.clear()
         if self.dylib is None:
             name = f"gristmill{next(self._names)}".encode()
@@ -197,12 +193,14 @@ def link_objects(
     """
     session = _session()
     with session.lock:
-        dylib = session.begin(memory)
+        dylib = session.begin(memory, len(objects))
         try:
             _define(session, dylib, externals)
             for number, data in enumerate(objects):
                 _add_object(session, dylib, data, f"object {number}")
-            return _lookup(session, dylib, wanted)
+            addresses = _lookup(session, dylib, wanted)
+            memory.seal()
+            return addresses
         except ToolchainError as error:
             raise _cause(session, error) from None
         finally:

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole compiler in one place: from a source to an executable, stage by stage.
+
+    source ─import_source→ hlo ─passes→ fused ─┬─emit_kernels→ kernels ─┐
+                                               └─build_program→ rt ─────┴─lower→ llvm ─codegen→ obj → Executable
+
+:func:`compile` does it all; :func:`compile_stages` stops where asked and keeps every stage's IR.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlir import ir
+
+from gristmill.compiler.codegen.host import host_target
+from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir
+from gristmill.compiler.emitters.library import KernelLibrary, emit_kernels, partition
+from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
+from gristmill.compiler.module import HloModule, symbol_name
+from gristmill.compiler.passes.pipeline import Pipeline, RunOptions
+from gristmill.compiler.program import RtProgram, build_program, lower_entry
+from gristmill.compiler.target import Target
+from gristmill.errors import InputError
+from gristmill.runtime import artifact
+from gristmill.runtime.executable import Executable
+from gristmill.runtime.program import Program
+
+#: What :meth:`Compilation.emit` can give, in order.
+STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
+
+#: The passes from ``hlo`` to ``fused``, as a pipeline string.
+DEFAULT_PIPELINE = (
+    "inline-calls,dce-hlo,canonicalize-hlo,fold-constants,canonicalize-hlo,cse-hlo,dce-hlo,check-supported,"
+    "fuse,dce-hlo"
+)
+
+Observer = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile.
+
+    Attributes:
+        pipeline: the passes between ``hlo`` and ``fused``: a :class:`Pipeline`, a string, or ``None`` for
+            :data:`DEFAULT_PIPELINE`.
+        fold_constants: evaluate operations on constants at compile time (drops ``fold-constants`` when false).
+        verify: verify the module after every pass.
+        jobs: threads that generate code; ``None`` for all cores.
+    """
+
+    pipeline: Pipeline | str | None = None
+    fold_constants: bool = True
+    verify: bool = False
+    jobs: int | None = None
+
+    def build_pipeline(self) -> Pipeline:
+        """The pipeline to run."""
+        if isinstance(self.pipeline, Pipeline):
+            return self.pipeline
+        pipeline = Pipeline(self.pipeline or DEFAULT_PIPELINE)
+        if not self.fold_constants and "fold-constants" in pipeline.names:
+            pipeline.remove("fold-constants")
+        return pipeline
+
+
+@dataclass
+class Compilation:
+    """A program being compiled: its stages so far and their times.
+
+    Attributes:
+        target: what it is compiled for.
+        timings: (stage, seconds), in order.
+    """
+
+    target: Target
+    timings: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    _snapshots: dict[str, ir.Operation] = field(default_factory=dict[str, ir.Operation])
+    _kept: bool = False
+    _library: KernelLibrary | None = None
+    _rt: RtProgram | None = None
+    _lowered: list[ir.Module] = field(default_factory=list[ir.Module])
+    _objects: list[bytes] = field(default_factory=list[bytes])
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Record the time of the ``with`` under ``stage``."""
+        start = time.perf_counter()
+        yield
+        self.timings.append((stage, time.perf_counter() - start))
+
+    def emit(self, stage: str) -> str | bytes:
+        """The result of ``stage`` as text, or bytes for ``obj`` and ``artifact``.
+
+        Raises ``InputError`` for a stage that is unknown, was not reached, or was not kept.
+        """
+        if stage not in STAGES:
+            raise InputError(f"there is no stage {stage!r}; stages: {', '.join(STAGES)}")
+        if stage in self._snapshots:
+            return _print(self._snapshots[stage])
+        if stage in ("ll", "asm") and self._lowered:
+            emit = to_llvm_ir if stage == "ll" else to_assembly
+            return "\n".join(emit(module, self.target) for module in self._lowered)
+        if stage == "obj" and len(self._objects) == 1:
+            return self._objects[0]
+        if stage == "artifact" and self._objects:
+            return _artifact(self.program())
+        raise InputError(f"stage {stage!r} was not reached or not kept (keep_stages=True keeps them)")
+
+    def program(self) -> Program:
+        """The compiled program as plain data, once ``obj`` was reached."""
+        rt = self._rt
+        assert rt is not None and self._objects, "code was not generated"
+        return Program(
+            name=rt.name,
+            inputs=rt.inputs,
+            outputs=rt.outputs,
+            objects=self._objects,
+            constants=[constant.data for constant in rt.constants],
+            arena_bytes=rt.arena_bytes,
+            scratch_bytes=rt.scratch_bytes,
+            parallel=rt.parallel,
+            target_triple=self.target.triple,
+            target_cpu=self.target.cpu,
+            target_features=self.target.features,
+        )
+
+    def executable(self) -> Executable:
+        """Load the program into this process."""
+        return Executable(self.program())
+
+
+def import_source(source: Any, name: str | None = None) -> HloModule:
+    """Read a source into the ``hlo`` dialect.
+
+    ``source`` is a path (``str`` naming a file, or ``Path``), StableHLO or HLO text, bytes (bytecode, a portable
+    artifact), a JAX ``Lowered``, or an :class:`HloModule`, which is returned as it is.
+    """
+    from gristmill.compiler import frontends
+
+    if isinstance(source, HloModule):
+        return source
+    if isinstance(source, Path):
+        return frontends.load_file(source)
+    if isinstance(source, str):
+        if "\n" not in source and not source.lstrip().startswith(("module", "func", "HloModule")):
+            return frontends.load_file(Path(source))
+        return frontends.load_text(source, name or "<text>")
+    if isinstance(source, bytes | bytearray | memoryview):
+        return frontends.load_bytes(bytes(source), name or "<bytes>")
+    if hasattr(source, "compiler_ir"):
+        return frontends.from_lowered(source)
+    raise InputError(
+        f"cannot compile a {type(source).__name__}; give a path, text, bytes, a jax Lowered or an HloModule"
+    )
+
+
+def compile_stages(
+    module: HloModule,
+    target: Target | None = None,
+    *,
+    options: CompileOptions | None = None,
+    stop_after: str | None = None,
+    observer: Observer | None = None,
+    keep_stages: bool = False,
+) -> Compilation:
+    """Compile ``module`` (which is consumed) up to ``stop_after``.
+
+    Args:
+        module: the program, in the ``hlo`` dialect.
+        target: the CPU; default: this machine.
+        options: see :class:`CompileOptions`.
+        stop_after: one of :data:`STAGES`; default: everything.
+        observer: called with each stage's name when it starts.
+        keep_stages: keep every stage's IR, for :meth:`Compilation.emit`.
+    """
+    options = options or CompileOptions()
+    last = STAGES.index(stop_after) if stop_after is not None else len(STAGES) - 1
+    compilation = Compilation(target or host_target(), _kept=keep_stages)
+    context = module.context
+    with context, ir.Location.unknown():
+        for number, (stage, step) in enumerate(_STEPS):
+            if observer is not None:
+                observer(stage)
+            step(compilation, module, options)
+            if number >= last:
+                break
+    return compilation
+
+
+def _keep(compilation: Compilation, stage: str, operation: ir.Operation) -> None:
+    if compilation._kept:
+        compilation._snapshots[stage] = operation.clone()
+
+
+def _hlo(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    _keep(compilation, "hlo", module.module.operation)
+
+
+def _fused(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    pipeline = options.build_pipeline()
+    report = pipeline.run(module, options=RunOptions(verify=options.verify, keep_repro=False))
+    compilation.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
+    _keep(compilation, "fused", module.module.operation)
+
+
+def _rt(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    with compilation.timed("emit kernels"):
+        compilation._library = emit_kernels(module, compilation.target)
+    with compilation.timed("build program"):
+        specs = compilation._library.specs
+        compilation._rt = build_program(module, specs, compilation.target)
+    compilation._snapshots["rt"] = compilation._rt.module.operation
+
+
+def _kernels(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    library, rt = compilation._library, compilation._rt
+    assert library is not None and rt is not None
+    with compilation.timed("lower entry"):
+        entry = lower_entry(rt, library.specs)
+    compilation._lowered = [*partition(library), entry]
+    if compilation._kept:
+        compilation._snapshots["kernels"] = _merge(compilation._lowered[:-1]).operation
+
+
+def _llvm(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    with compilation.timed("lower kernels"):
+        for kernels in compilation._lowered[:-1]:
+            lower_to_llvm_dialect(kernels)
+    if compilation._kept:  # one module, so that ll, asm and obj are one file each
+        merged = _merge(compilation._lowered)
+        compilation._lowered = [merged]
+        compilation._snapshots["llvm"] = merged.operation
+
+
+def _text(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    """LLVM IR and assembly are generated when asked for."""
+
+
+def _obj(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
+    with compilation.timed("generate code"):
+        compilation._objects = compile_many(
+            compilation._lowered, compilation.target, options.jobs
+        )
+
+
+def _merge(modules: Sequence[ir.Module]) -> ir.Module:
+    """One module with copies of all functions; declarations give way to definitions."""
+    merged = ir.Module.create()
+    operations = [view.operation for module in modules for view in module.body.operations]
+    defined = {symbol_name(op) for op in operations if _is_definition(op)}
+    declared: set[str] = set()
+    for op in operations:
+        if "sym_name" in op.attributes and not _is_definition(op):
+            name = symbol_name(op)
+            if name in defined or name in declared:
+                continue
+            declared.add(name)
+        merged.body.append(op.clone())
+    return merged
+
+
+def _is_definition(op: ir.Operation) -> bool:
+    return "sym_name" in op.attributes and len(op.regions) > 0 and len(op.regions[0].blocks) > 0
+
+
+Step = Callable[[Compilation, HloModule, CompileOptions], None]
+
+_STEPS: tuple[tuple[str, Step], ...] = (
+    ("hlo", _hlo),
+    ("fused", _fused),
+    ("rt", _rt),
+    ("kernels", _kernels),
+    ("llvm", _llvm),
+    ("ll", _text),
+    ("asm", _text),
+    ("obj", _obj),
+    ("artifact", _text),
+)
+
+
+def _print(operation: ir.Operation) -> str:
+    """IR as text, large constants elided."""
+    return str(operation.get_asm(large_elements_limit=64, large_resource_limit=64))
+
+
+def _artifact(program: Program) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.gmill"
+        artifact.save(program, path)
+        return path.read_bytes()
+
+
+def compile(  # the field's own word for it
+    source: Any, *, target: Target | None = None, options: CompileOptions | None = None
+) -> Executable:
+    """Compile ``source`` (see :func:`import_source`) for ``target`` (default: this machine) and load it."""
+    return compile_stages(import_source(source), target, options=options).executable()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The computation emitter: a call, loop or branch and all its nested computations as one native kernel.
+
+For computations over small values, where dispatching one kernel an operation would cost more than the work: every value
+of one element lives in a register, larger ones in a *buffer table*, an area of the workspace laid out before emission; a
+``while`` is a native loop, an ``if`` a native branch. One thread runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from mlir import ir
+from mlir.dialects import scf
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.frame import FusionSource, KernelFrame, PhaseFrame
+from gristmill.compiler.emitters.elemental import Elemental, Source, buffer_source, scalar_source
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Graph, Node
+from gristmill.dialects import hlo
+from gristmill.runtime.types import ArrayType
+
+
+def _padded(array: ArrayType) -> int:
+    return -(-array.nbytes // 64) * 64
+
+
+def buffer_table_bytes(graph: Graph, functions: Mapping[str, Graph]) -> int:
+    """Workspace that emitting ``graph`` takes: every value of more than one element, nested computations included."""
+    total = 0
+    for node in graph.nodes:
+        if node.op is None or node.result != 0:
+            continue
+        for value in node.siblings:
+            if value.type.size != 1:
+                # A loop keeps the carried value and the body's next one apart.
+                total += _padded(value.type) * (2 if node.kind == "while" else 1)
+        if node.kind in ("while", "if", "case", "func.call"):
+            total += sum(buffer_table_bytes(functions[c], functions) for c in _callees(node))
+    return total
+
+
+def _callees(node: Node) -> list[str]:
+    assert node.op is not None
+    return [node.symbol("callee")] if node.kind == "func.call" else list(hlo.computations(node.op))
+
+
+class ComputationEmitter:
+    """Compiles a fusion that is one control-flow operation; see the module docstring."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self._offset = 0
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        table = buffer_table_bytes(self.source.graph, self.source.functions)
+        frame = KernelFrame(self.source, workspace_bytes=table)
+        frame.phase(self._body)
+        return frame.finish("computation")
+
+    def _body(self, phase: PhaseFrame) -> None:
+        graph = self.source.graph
+        sources = [
+            self._read_once(buffer_source(buffer, p.type.element), p.type)
+            for buffer, p in zip(phase.arguments, graph.parameters, strict=True)
+        ]
+        results = self._evaluate(phase, graph, sources)
+        for number, (root, source) in enumerate(zip(graph.results, results, strict=True)):
+            _fill(phase.results[number], root.type, source)
+
+    def _read_once(self, source: Source, array: ArrayType) -> Source:
+        return scalar_source(source((0,) * array.rank)) if array.size == 1 else source
+
+    def _evaluate(self, phase: PhaseFrame, graph: Graph, sources: Sequence[Source]) -> list[Source]:
+        """Compute every value of ``graph`` in order; returns its results as sources."""
+        e = Elemental(graph, sources, self.source.functions)
+        for node in graph.nodes:
+            if node.op is None or node.result != 0:
+                continue
+            if node.kind == "while":
+                self._while(phase, e, node)
+            elif node.kind in ("if", "case"):
+                self._branch(phase, e, node)
+            elif node.kind == "func.call":
+                inner = [e.source_of(x) for x in node.operands]
+                callee = self.source.functions[node.symbol("callee")]
+                self._bind(e, node, self._evaluate(phase, callee, inner))
+            else:
+                self._compute(phase, e, node)
+        return [e.source_of(result) for result in graph.results]
+
+    def _bind(self, e: Elemental, node: Node, sources: Sequence[Source]) -> None:
+        for sibling, source in zip(node.siblings, sources, strict=True):
+            e.bind(sibling, source)
+
+    def _compute(self, phase: PhaseFrame, e: Elemental, node: Node) -> None:
+        data = node.constant
+        if data is not None and data.size > 1 and not bool((data == data.flat[0]).all()):
+            self._constant(phase, e, node, data)
+            return
+        sources: list[Source] = []
+        for value in node.siblings:
+            if value.type.size == 1:
+                sources.append(scalar_source(e.value(value, (0,) * value.type.rank)))
+            else:
+                buffer = self._allocate(phase, value.type)
+                _fill(buffer, value.type, lambda index, v=value: _scoped(e, v, index))
+                sources.append(buffer_source(buffer, value.type.element))
+        self._bind(e, node, sources)
+
+    def _constant(
+        self, phase: PhaseFrame, e: Elemental, node: Node, data: np.ndarray
+    ) -> None:
+        buffer = build.flatten(self._allocate(phase, node.type))
+        for position, value in enumerate(data.reshape(-1)):
+            scalar = build.constant(node.type.element, value)
+            build.store(scalar, buffer, (position,), node.type.element)
+        shape, element = node.type.shape, node.type.element
+        e.bind(node, lambda index: build.load(buffer, (build.linearize(index, shape),), element))
+
+    def _allocate(self, phase: PhaseFrame, array: ArrayType) -> ir.Value:
+        offset, self._offset = self._offset, self._offset + _padded(array)
+        return build.view(phase.workspace, offset, array)
+
+    def _while(self, phase: PhaseFrame, e: Elemental, node: Node) -> None:
+        functions = self.source.functions
+        types = [x.type for x in node.operands]
+        buffers = [None if t.size == 1 else self._allocate(phase, t) for t in types]
+        initial: list[ir.Value] = []
+        for operand, buffer in zip(node.operands, buffers, strict=True):
+            if buffer is None:
+                initial.append(e.value(operand, (0,) * operand.type.rank))
+            else:
+                _fill(buffer, operand.type, e.source_of(operand))
+        kinds = [value.type for value in initial]
+
+        def carried(values: Sequence[ir.Value]) -> list[Source]:
+            scalars = iter(values)
+            return [
+                scalar_source(next(scalars)) if b is None else buffer_source(b, t.element)
+                for b, t in zip(buffers, types, strict=True)
+            ]
+
+        loop = scf.WhileOp(kinds, initial)
+        locations = [ir.Location.unknown()] * len(kinds)
+        before = loop.before.blocks.append(*kinds, arg_locs=locations)
+        after = loop.after.blocks.append(*kinds, arg_locs=locations)
+        with ir.InsertionPoint(before):
+            values = list(before.arguments)
+            condition = self._evaluate(phase, functions[node.symbol("cond")], carried(values))
+            scf.ConditionOp(condition[0](()), values)
+        with ir.InsertionPoint(after):
+            sources = carried(list(after.arguments))
+            results = self._evaluate(phase, functions[node.symbol("body")], sources)
+            scf.YieldOp(self._next(phase, results, types, buffers))
+        self._bind(e, node, carried(list(loop.results)))
+
+    def _next(
+        self,
+        phase: PhaseFrame,
+        results: Sequence[Source],
+        types: Sequence[ArrayType],
+        buffers: Sequence[ir.Value | None],
+    ) -> list[ir.Value]:
+        """Carry the body's results: all are computed before any carried buffer is overwritten."""
+        staged: list[tuple[ir.Value, ir.Value, ArrayType]] = []
+        scalars: list[ir.Value] = []
+        for result, array, buffer in zip(results, types, buffers, strict=True):
+            if buffer is None:
+                scalars.append(result((0,) * array.rank))
+            else:
+                stage = self._allocate(phase, array)
+                _fill(stage, array, result)
+                staged.append((stage, buffer, array))
+        for stage, buffer, array in staged:
+            _fill(buffer, array, buffer_source(stage, array.element))
+        return scalars
+
+    def _branch(self, phase: PhaseFrame, e: Elemental, node: Node) -> None:
+        assert node.op is not None
+        selector, *arguments = node.operands
+        names = hlo.symbols(node.op, "branches")
+        types = [s.type for s in node.siblings]
+        buffers = [None if t.size == 1 else self._allocate(phase, t) for t in types]
+        kinds = [build.register_type(t.element) for t in types if t.size == 1]
+        chosen = e.value(selector, ())
+
+        def run(name: str) -> list[ir.Value]:
+            with e.scope():
+                inner = [e.source_of(x) for x in arguments]
+                results = self._evaluate(phase, self.source.functions[name], inner)
+                scalars: list[ir.Value] = []
+                for result, array, buffer in zip(results, types, buffers, strict=True):
+                    if buffer is None:
+                        scalars.append(result((0,) * array.rank))
+                    else:
+                        _fill(buffer, array, result)
+                return scalars
+
+        def choose(number: int) -> list[ir.Value]:
+            if number == len(names) - 1:
+                return run(names[number])
+            condition = chosen if node.kind == "if" else _equals(selector, chosen, number)
+            return build.if_else(
+                condition, kinds, lambda: run(names[number]), lambda: choose(number + 1)
+            )
+
+        scalars = iter(choose(0))
+        sources = [
+            scalar_source(next(scalars)) if b is None else buffer_source(b, t.element)
+            for b, t in zip(buffers, types, strict=True)
+        ]
+        self._bind(e, node, sources)
+
+
+def _equals(selector: Node, value: ir.Value, number: int) -> ir.Value:
+    from gristmill.compiler.emitters.elemental import arithmetic
+
+    element = selector.type.element
+    return arithmetic.compare("EQ", "", element, value, build.constant(element, number))
+
+
+def _scoped(e: Elemental, node: Node, index: Sequence[Index]) -> ir.Value:
+    with e.scope():
+        return e.value(node, index)
+
+
+def _fill(buffer: ir.Value, array: ArrayType, source: Source) -> None:
+    """Store every element of ``source`` into ``buffer``."""
+
+    def level(index: list[Index]) -> None:
+        dimension = len(index)
+        if dimension == array.rank:
+            build.store(source(index), buffer, index, array.element)
+        elif array.shape[dimension] == 1:
+            level([*index, 0])
+        else:
+            build.for_loop(0, array.shape[dimension], _loop_body(level, index))
+
+    level([])
+
+
+def _loop_body(level: Callable[[list[Index]], None], index: list[Index]):
+    def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        level([*index, iv])
+        return []
+
+    return body

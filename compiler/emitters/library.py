@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of one program: emitted once per content, shared by every fusion with that content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mlir import ir
+
+from gristmill.compiler.emitters.cpu.frame import FusionSource
+from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, cache_key
+from gristmill.compiler.emitters.registry import EMITTERS
+from gristmill.compiler.graph import Graph, load_graph
+from gristmill.compiler.module import HloModule
+from gristmill.compiler.target import Target
+from gristmill.dialects import hlo
+from gristmill.errors import UnsupportedError
+
+#: Operations in one code-generation unit: below it, splitting costs more than the second core gains.
+UNIT_OPERATIONS = 600
+
+
+@dataclass
+class KernelLibrary:
+    """Kernels of one program.
+
+    Attributes:
+        kernels: by content key.
+        specs: the kernel of each fused computation, by the computation's symbol.
+    """
+
+    kernels: dict[str, KernelDefinition] = field(default_factory=dict[str, KernelDefinition])
+    specs: dict[str, KernelSpec] = field(default_factory=dict[str, KernelSpec])
+
+
+def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
+    """Emit a kernel for every ``fusion`` of a fused module."""
+    library = KernelLibrary()
+    functions = module.functions()
+    graphs: dict[str, Graph] = {}
+    texts = {name: _body_text(name, op) for name, op in functions.items()}
+    for computation, kind, location in _fusions(functions):
+        if computation in library.specs:
+            continue
+        key = _content_key(computation, kind, functions, texts, target)
+        if key not in library.kernels:
+            _load_graphs(computation, functions, graphs)
+            name = f"kernel_{len(library.kernels)}_{kind}"
+            source = FusionSource(name, graphs[computation], graphs, target)
+            library.kernels[key] = _emit(source, kind, location)
+        library.specs[computation] = library.kernels[key].spec
+    return library
+
+
+def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefinition:
+    emitter = EMITTERS.get(kind)
+    if emitter is None:
+        raise UnsupportedError(f"{kind} is not supported on the CPU yet", op=kind, location=str(location))
+    with location:
+        return emitter(source).emit()
+
+
+def _fusions(functions: dict[str, ir.Operation]) -> Iterator[tuple[str, str, ir.Location]]:
+    """(computation, kind, location) of every fusion, in module order."""
+    for function in functions.values():
+        for view in function.regions[0].blocks[0].operations:
+            op = view.operation
+            if op.name == "hlov.fusion":
+                yield hlo.symbol(op, "calls"), hlo.string(op, "kind"), op.location
+
+
+def _load_graphs(
+    name: str, functions: dict[str, ir.Operation], graphs: dict[str, Graph]
+) -> None:
+    """Load ``name`` and every function it refers to."""
+    if name in graphs:
+        return
+    graphs[name] = load_graph(functions[name])
+    for node in graphs[name].nodes:
+        if node.op is not None and node.result == 0:
+            for callee in hlo.computations(node.op):
+                _load_graphs(callee, functions, graphs)
+
+
+def _body_text(name: str, function: ir.Operation) -> str:
+    """The function's text without its own name."""
+    return str(function).replace(f"@{name}(", "@(", 1)
+
+
+def _content_key(
+    name: str, kind: str, functions: dict[str, ir.Operation], texts: dict[str, str], target: Target
+) -> str:
+    """A digest of everything that determines the kernel's code, names of computations aside."""
+    order: list[str] = []
+
+    def visit(computation: str) -> None:
+        if computation in order:
+            return
+        order.append(computation)
+        for callee in re.findall(r"@([\w.$-]+)", texts[computation]):
+            if callee in functions:
+                visit(callee)
+
+    visit(name)
+    numbers = {computation: str(n) for n, computation in enumerate(order)}
+    parts = [
+        re.sub(r"@([\w.$-]+)", lambda m: f"@{numbers.get(m.group(1), m.group(1))}", texts[c])
+        for c in order
+    ]
+    return cache_key([kind, target.cpu, target.features, str(target), *parts])
+
+
+def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:
+    """Move the kernels into at most ``units`` modules of similar size, to be compiled side by side."""
+    sizes = {key: _operation_count(k.source) for key, k in library.kernels.items()}
+    total = sum(sizes.values())
+    units = max(1, min(units, total // UNIT_OPERATIONS))
+    modules = [ir.Module.create() for _ in range(units)] if sizes else []
+    loads = [0] * units
+    for key in sorted(sizes, key=lambda k: -sizes[k]):
+        lightest = loads.index(min(loads))
+        loads[lightest] += sizes[key]
+        for view in list(library.kernels[key].source.body.operations):
+            view.operation.detach_from_parent()
+            modules[lightest].body.append(view.operation)
+    return modules
+
+
+def _operation_count(module: ir.Module) -> int:
+    count = 0
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        nonlocal count
+        count += 1
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return count

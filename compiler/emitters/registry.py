@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion kinds and the emitters that compile them: the one list to extend for a new kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gristmill.compiler.emitters.cpu.column import ColumnEmitter
+from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
+from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
+from gristmill.compiler.emitters.cpu.frame import FusionSource
+from gristmill.compiler.emitters.cpu.loop import LoopEmitter
+from gristmill.compiler.emitters.cpu.row import RowEmitter
+from gristmill.compiler.emitters.cpu.transpose import TransposeEmitter
+from gristmill.compiler.emitters.cpu.update import ScatterEmitter, UpdateEmitter
+from gristmill.compiler.emitters.elemental import RULES
+from gristmill.compiler.emitters.kernel import KernelEmitter
+
+#: Emitter of each fusion kind.
+EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
+    "loop": LoopEmitter,
+    "row": RowEmitter,
+    "column": ColumnEmitter,
+    "transpose": TransposeEmitter,
+    "dot": DotFusionEmitter,
+    "update": UpdateEmitter,
+    "scatter": ScatterEmitter,
+    "computation": ComputationEmitter,
+}
+
+
+def is_supported(kind: str) -> bool:
+    """Whether an operation can be compiled: it has an elemental rule or an emitter of its own."""
+    return kind in RULES or kind in _STRUCTURAL or kind == "scatter"
+
+
+_STRUCTURAL = frozenset("while if case constant fusion func.call func.return parameter".split())

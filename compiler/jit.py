@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gristmill.jit``: run a JAX function with Gristmill, compiled once for each set of argument shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gristmill.compiler.compile import CompileOptions, compile
+from gristmill.runtime.executable import Executable
+
+
+def jit(function: Callable[..., Any], *, options: CompileOptions | None = None) -> Callable[..., Any]:
+    """A function that computes what ``function`` computes, through Gristmill.
+
+    Arguments and results are pytrees of arrays; results come back as numpy arrays in ``function``'s own
+    structure. Needs ``jax``, which traces ``function`` on the first call with each set of shapes and dtypes.
+    """
+    import jax
+
+    traced = jax.jit(function, keep_unused=True)
+    cache: dict[Any, tuple[Executable, Any]] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+        key = (structure, *(jax.api_util.shaped_abstractify(leaf) for leaf in leaves))
+        if key not in cache:
+            lowered = traced.lower(*args, **kwargs)
+            cache[key] = compile(lowered, options=options), lowered.out_tree
+        executable, out_tree = cache[key]
+        results = executable(*(jax.numpy.asarray(leaf) for leaf in leaves))
+        flat = results if isinstance(results, tuple) else (results,)
+        return jax.tree_util.tree_unflatten(out_tree, flat)
+
+    return call
