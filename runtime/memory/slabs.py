@@ -61,18 +61,20 @@ class PageRanges:
                 return start
         return None
 
-    def give(self, start: int, count: int) -> None:
-        """Return pages that were taken."""
+    def give(self, start: int, count: int) -> tuple[int, int]:
+        """Return pages that were taken; the result is the free range they now belong to."""
         index = bisect.bisect_left(self._starts, start)
         self.free += count
         if index < len(self._starts) and start + count == self._starts[index]:
             count += self._counts[index]
             del self._starts[index], self._counts[index]
         if index and self._starts[index - 1] + self._counts[index - 1] == start:
-            self._counts[index - 1] += count
+            index -= 1
+            self._counts[index] += count
         else:
             self._starts.insert(index, start)
             self._counts.insert(index, count)
+        return self._starts[index], self._counts[index]
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,11 @@ class _Region:
     def give(self, span: Span) -> None:
         if span.size:
             start = (span.address - self.base) // PAGE
-            self.ranges.give(start, span.size // PAGE + self.guard_pages)
+            start, count = self.ranges.give(start, span.size // PAGE + self.guard_pages)
+            if len(self.ranges) <= _MAX_HOLES:
+                # At the limit on mappings this may fail; the range is reusable all the same.
+                with contextlib.suppress(GristmillError):
+                    pages.protect(self.base + start * PAGE, count * PAGE, pages.PROT_NONE)
 
     def trim(self, span: Span, size: int) -> Span:
         """Return all but the first ``size`` bytes of a span, keeping the guard behind them."""
@@ -270,12 +276,8 @@ class SlabPool:
 
     def _give(self, reservation: Reservation) -> None:
         slab = reservation.slab
-        for region, span in zip(slab.regions, reservation.spans, strict=True):
+        for span in reservation.spans:
             pages.discard(span.address, span.size)
-            if len(region.ranges) < _MAX_HOLES:
-                # At the limit on mappings this may fail; the range is reusable all the same.
-                with contextlib.suppress(GristmillError):
-                    pages.protect(span.address, span.size, pages.PROT_NONE)
         slab.give(reservation.spans)
         # Keep one slab, so that compiling and closing in a loop does not map and unmap each time.
         if slab.empty and len(self._slabs) > 1:
