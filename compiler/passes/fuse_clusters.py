@@ -83,7 +83,6 @@ class Cluster:
         index: the symbolic index each member is read at.
         roots: the results of the root's op that are read at all.
         outputs: members read outside, besides the roots.
-        shared: free members that other clusters compute again for themselves.
         has_dot: whether a ``dot_general`` is a member.
     """
 
@@ -94,7 +93,6 @@ class Cluster:
     index: dict[Node, SymbolicIndex] = field(default_factory=dict[Node, SymbolicIndex])
     roots: list[Node] = field(default_factory=list[Node])
     outputs: list[Node] = field(default_factory=list[Node])
-    shared: set[Node] = field(default_factory=set[Node])
     has_dot: bool = False
 
     @property
@@ -168,6 +166,8 @@ class Clustering:
         self.graph = graph
         self.clusters: list[Cluster] = []
         self.cluster_of: dict[Node, Cluster] = {}
+        #: Free operations that more than one cluster computes for itself.
+        self._shared: set[Node] = set()
         self._live_results = set(graph.results)
 
     def run(self) -> list[Cluster]:
@@ -297,7 +297,7 @@ class Clustering:
         for sibling in node.siblings:
             cluster.index[sibling] = index
             if outside and is_free(node):
-                cluster.shared.add(sibling)
+                self._shared.add(sibling)
             else:
                 self.cluster_of[sibling] = cluster
         if node.kind == "dot_general":
@@ -371,8 +371,8 @@ class Clustering:
         if node in self._live_results:
             return True
         for user in node.users:
-            if user in cluster.shared:
-                return True  # computed again elsewhere, from this node
+            if user in self._shared:
+                return True  # computed elsewhere too, from this node
             if user in cluster.index:
                 continue
             if not is_free(user) and user not in self.cluster_of:
