@@ -45,7 +45,7 @@ _Entry._fields_ = (
 )
 
 
-class _Descriptor(ctypes.Structure):
+class Descriptor(ctypes.Structure):
     """``struct jit_descriptor``."""
 
     _fields_ = (
@@ -78,39 +78,44 @@ def _append_perf_map(functions: Sequence[Function]) -> None:
         file.write(lines)
 
 
+def descriptor() -> Descriptor:
+    """The list of registered objects that GDB reads: ``__jit_debug_descriptor`` of libLLVM."""
+    return Descriptor.in_dll(llvm(), "__jit_debug_descriptor")
+
+
 def _register_gdb(functions: Sequence[Function]) -> Callable[[], None]:
     image = symbol_file(functions)
     buffer = ctypes.create_string_buffer(image, len(image))
     entry = _Entry(None, None, ctypes.addressof(buffer), len(image))
-    descriptor = _Descriptor.in_dll(llvm(), "__jit_debug_descriptor")
+    head = descriptor()
     with _lock:
-        if descriptor.first:
-            entry.next = descriptor.first
-            descriptor.first.contents.previous = ctypes.pointer(entry)
-        descriptor.first = ctypes.pointer(entry)
-        _notify(descriptor, entry, _REGISTER)
+        if head.first:
+            entry.next = head.first
+            head.first.contents.previous = ctypes.pointer(entry)
+        head.first = ctypes.pointer(entry)
+        _notify(head, entry, _REGISTER)
 
     def unregister() -> None:
         with _lock:
             if entry.previous:
                 entry.previous.contents.next = entry.next
             else:
-                descriptor.first = entry.next
+                head.first = entry.next
             if entry.next:
                 entry.next.contents.previous = entry.previous
-            _notify(descriptor, entry, _UNREGISTER)
+            _notify(head, entry, _UNREGISTER)
             # The closure keeps the image alive until here; nothing may read it as ELF any more.
             ctypes.memset(buffer, 0, 4)
 
     return unregister
 
 
-def _notify(descriptor: _Descriptor, entry: _Entry, action: int) -> None:
-    descriptor.action = action
-    descriptor.relevant = ctypes.pointer(entry)
+def _notify(head: Descriptor, entry: _Entry, action: int) -> None:
+    head.action = action
+    head.relevant = ctypes.pointer(entry)
     # GDB has a breakpoint in this function, whose body is empty.
     llvm().__getattr__("__jit_debug_register_code")()
-    descriptor.action = 0
+    head.action = 0
 
 
 def symbol_file(functions: Sequence[Function]) -> bytes:

@@ -83,7 +83,7 @@ def summarize(data: bytes) -> ObjectSummary:
     """Read an object's headers; raises ``ToolchainError`` when it is not a sound ELF64 object."""
     try:
         return _summarize(data)
-    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise ToolchainError(f"malformed object file: {error}") from None
 
 

@@ -115,7 +115,9 @@ def test_negative_size(pool: SlabPool) -> None:
 def test_section_that_does_not_fit(pool: SlabPool) -> None:
     manager = ContiguousSectionMemoryManager(pool)
     manager.reserve(*REQUEST)
-    with pytest.raises(ResourceExhaustedError, match=r"section of 5000 bytes does not fit the code"):
+    with pytest.raises(
+        ResourceExhaustedError, match=r"section of 5000 bytes does not fit the code"
+    ):
         manager.allocate_code(5000, 16)
     with pytest.raises(ResourceExhaustedError, match="does not fit the writable memory"):
         manager.allocate_data(2**64 - 1, 16)
