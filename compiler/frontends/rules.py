@@ -17,7 +17,7 @@ from mlir.dialects import func
 
 from gristmill.compiler.diagnostics import MLIRError
 from gristmill.compiler.frontends import batch_norm
-from gristmill.compiler.frontends.source import KEPT_PREFIX
+from gristmill.compiler.frontends.source import KEPT_CHLO, KEPT_PREFIX
 from gristmill.compiler.frontends.views import defining_op, operands, results
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
@@ -40,7 +40,7 @@ _IDENTITY_TARGETS = {
 _ELEMENTWISE_TARGETS = {
     f"{prefix}{name}": name
     for prefix in (KEPT_PREFIX, "mhlo.", "chlo.")
-    for name in ("erf", "erfc")
+    for name in (kept.removeprefix("chlo.") for kept in KEPT_CHLO)
 }
 
 
@@ -534,7 +534,9 @@ RULES: dict[str, Rule] = {
     **{
         f"stablehlo.{name}": _plain(name)
         for name, definition in hlo.OPS.items()
-        if "elementwise" in definition.traits and not definition.attributes
+        if "elementwise" in definition.traits
+        and not definition.attributes
+        and f"chlo.{name}" not in KEPT_CHLO
     },
     **_SPECIAL,
 }
