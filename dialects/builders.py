@@ -103,7 +103,9 @@ def scalar(value: float | bool, element: str) -> ir.Value:
     elif element == "i1":
         item = ir.BoolAttr.get(bool(value))
     else:
-        item = ir.IntegerAttr.get(kind, int(value))
+        # The binding takes 64-bit signed values: an unsigned one of the upper half is given by its bits.
+        bits = int(value)
+        item = ir.IntegerAttr.get(kind, bits - (1 << 64) if bits >= 1 << 63 else bits)
     ranked = ir.RankedTensorType.get([], kind)
     return _one("constant", ranked, [], value=ir.DenseElementsAttr.get_splat(ranked, item))
 

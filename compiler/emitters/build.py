@@ -27,13 +27,17 @@ def index_value(index: Index) -> ir.Value:
     return index
 
 
+def _is(index: Index, number: int) -> bool:
+    return isinstance(index, int) and index == number
+
+
 def add(lhs: Index, rhs: Index) -> Index:
     """``lhs + rhs``."""
     if isinstance(lhs, int) and isinstance(rhs, int):
         return lhs + rhs
-    if lhs == 0:
+    if _is(lhs, 0):
         return rhs
-    if rhs == 0:
+    if _is(rhs, 0):
         return lhs
     return arith.AddIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
 
@@ -42,7 +46,7 @@ def sub(lhs: Index, rhs: Index) -> Index:
     """``lhs - rhs``."""
     if isinstance(lhs, int) and isinstance(rhs, int):
         return lhs - rhs
-    if rhs == 0:
+    if _is(rhs, 0):
         return lhs
     return arith.SubIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
 
@@ -51,11 +55,11 @@ def mul(lhs: Index, rhs: Index) -> Index:
     """``lhs * rhs``."""
     if isinstance(lhs, int) and isinstance(rhs, int):
         return lhs * rhs
-    if lhs == 0 or rhs == 0:
+    if _is(lhs, 0) or _is(rhs, 0):
         return 0
-    if lhs == 1:
+    if _is(lhs, 1):
         return rhs
-    if rhs == 1:
+    if _is(rhs, 1):
         return lhs
     return arith.MulIOp(index_value(lhs), index_value(rhs), overflowFlags=_no_wrap()).result
 

@@ -32,6 +32,7 @@ class FusePass(Pass):
 
     def run(self, module: HloModule) -> None:
         """Fuse in place."""
+        _drop_barriers(module)
         functions = module.functions()
         graphs = {name: load_graph(op) for name, op in functions.items()}
         numbers = _Numbers()
@@ -42,6 +43,23 @@ class FusePass(Pass):
                 continue
             done.add(name)
             pending += _Fuser(module, graphs[name], graphs, numbers).run()
+
+
+def _drop_barriers(module: HloModule) -> None:
+    """Forward the operands of every ``optimization_barrier``: nothing before this pass may look through one, and
+    kernels compute the same values with or without it."""
+    barriers: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "hlov.optimization_barrier":
+            barriers.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.module.operation.walk(visit)
+    for op in barriers:
+        for result, operand in zip(op.results, op.operands, strict=True):
+            result.replace_all_uses_with(operand)
+        op.erase()
 
 
 class _Numbers:

@@ -188,7 +188,8 @@ def pad(r: Rewriter, op: ir.Operation) -> Result:
     inert = all(gap == 0 or size <= 1 for gap, size in zip(gaps, kind.shape, strict=True))
     if inert and not any(edges):
         return [op.operands[0]]
-    if _scalar_source(r, op.operands[0]) == op.operands[1] and result.rank:
+    scalar = _scalar_source(r, op.operands[0])
+    if scalar is not None and scalar == op.operands[1] and result.rank:
         return [builders.broadcast_in_dim(op.operands[1], result.shape, [])]
     return None
 
@@ -210,10 +211,10 @@ def concatenate(r: Rewriter, op: ir.Operation) -> Result:
         return [inputs[0]]
     if len(flat) == 1:
         return [flat[0]]
-    scalars = {_scalar_source(r, value) for value in flat}
-    scalar = scalars.pop()
-    if scalar is not None and not scalars:
-        return [builders.broadcast_in_dim(scalar, r.type(op.results[0]).shape, [])]
+    scalars = [_scalar_source(r, value) for value in flat]
+    known = {scalar for scalar in scalars if scalar is not None}
+    if len(known) == 1 and all(scalar is not None for scalar in scalars):
+        return [builders.broadcast_in_dim(known.pop(), r.type(op.results[0]).shape, [])]
     return None if len(flat) == len(inputs) else [builders.concatenate(flat, dimension)]
 
 

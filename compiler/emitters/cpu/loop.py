@@ -113,8 +113,8 @@ class LoopEmitter:
 
         if not self.source.graph.results[0].shape:
             store_results(phase, self.source.graph, [])
-        elif low == 0 and high == 1:
-            store_results(phase, self.source.graph, [*outer, 0])
+        elif isinstance(low, int) and isinstance(high, int) and high - low == 1:
+            store_results(phase, self.source.graph, [*outer, low])
         else:
             build.for_loop(low, high, body)
 

@@ -225,7 +225,7 @@ class RowEmitter:
 
 def _row_index(node: Node, row: Sequence[Index]) -> list[Index]:
     """Index of a per-row result: its non-unit dimensions are the row's."""
-    real = iter([r for r in row if r != 0 or isinstance(r, ir.Value)])
+    real = iter([r for r in row if isinstance(r, ir.Value)])
     return [0 if size == 1 else next(real) for size in node.shape]
 
 
