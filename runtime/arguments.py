@@ -70,7 +70,7 @@ def _as_array(value: object, where: str) -> Array:
     if isinstance(value, np.ndarray):
         return cast("Array", value)
     if isinstance(value, np.generic):
-        return np.asarray(value)
+        return np.asarray(cast("object", value))
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value)  # pyright: ignore[reportArgumentType]

@@ -119,7 +119,9 @@ class Executable:
             slots = frame.slots
             index = _FIRST_SLOT
             keep: list[Array] | None = None
-            for array, (dtype, shape, strides) in zip(arrays, self._input_checks, strict=True):
+            for array, (dtype, shape, strides, mask) in zip(
+                arrays, self._input_checks, strict=True
+            ):
                 if (
                     array.__class__ is not np.ndarray
                     or array.dtype is not dtype  # pyright: ignore[reportAttributeAccessIssue]
@@ -129,7 +131,10 @@ class Executable:
                     number = index - _FIRST_SLOT
                     array = admit(array, self.inputs[number], number)
                     keep = [*(keep or ()), array]
-                slots[index] = _pointer_at(id(array) + _DATA_OFFSET).value
+                address = _pointer_at(id(array) + _DATA_OFFSET).value
+                if address & mask:
+                    admit(array, self.inputs[index - _FIRST_SLOT], index - _FIRST_SLOT)
+                slots[index] = address
                 index += 1
             results: list[Array] = []
             for make, shape, dtype in self._output_makers:
@@ -137,7 +142,10 @@ class Executable:
                 slots[index] = _pointer_at(id(result) + _DATA_OFFSET).value
                 results.append(result)
                 index += 1
-            self._run(frame, threads)
+            if threads is None and frame.arena_threads and not self._parallel:
+                self._call(frame.address)  # The frame's arena and thread count stand.
+            else:
+                self._run(frame, threads)
         finally:
             self._frames.append(frame)
             if self._closed:
@@ -314,15 +322,19 @@ class Executable:
         return copies
 
 
-def _expectation(signature: Signature) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]:
-    """What the fast path compares: dtype, shape and the strides of a C-contiguous array."""
+#: What the fast path compares: dtype, shape, strides, and address bits that must be zero.
+_Expectation = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], int]
+
+
+def _expectation(signature: Signature) -> _Expectation:
+    """The attributes of a C-contiguous, aligned array that fits ``signature``."""
     kind = signature.type
     strides: list[int] = []
     step = kind.element.nbytes
     for size in reversed(kind.shape):
         strides.append(step)
         step *= size
-    return kind.element.dtype, kind.shape, tuple(reversed(strides))
+    return kind.element.dtype, kind.shape, tuple(reversed(strides)), kind.element.nbytes - 1
 
 
 def _maker(signature: Signature) -> tuple[Callable[..., Array], tuple[int, ...], np.dtype[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 from gristmill.runtime.llvm.core import Context, Module
 from gristmill.runtime.llvm.target import TargetMachine, default_triple, host_cpu, host_features
 from gristmill.runtime.program import Program, Signature
-from gristmill.runtime.types import ArrayType
+from gristmill.runtime.types import ArrayType, element_type
 
 ADD = """
 define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
@@ -117,4 +117,49 @@ def arena_program(arena_bytes: int = 128) -> Program:
         arena_bytes=arena_bytes,
         scratch_bytes=64,
         parallel=True,
+    )
+
+
+COPY = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
+  %a = load ptr, ptr %in
+  %r = load ptr, ptr %out
+  call void @llvm.memcpy.p0.p0.i64(ptr %r, ptr %a, i64 BYTES, i1 false)
+  ret void
+}
+"""
+
+SPIN = """
+define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
+  %a = load ptr, ptr %in
+  br label %loop
+loop:
+  %x = load atomic volatile i32, ptr %a seq_cst, align 4
+  %zero = icmp eq i32 %x, 0
+  br i1 %zero, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+def copy_program(element: str, shape: tuple[int, ...]) -> Program:
+    """The identity on one array."""
+    kind = ArrayType(shape, element_type(element))
+    return _program(
+        "copy",
+        [assemble(COPY.replace("BYTES", str(kind.nbytes)))],
+        inputs=(Signature("x", kind),),
+        outputs=(Signature("r", kind),),
+    )
+
+
+def spin_program() -> Program:
+    """Runs until its input, an i32, becomes nonzero; no results."""
+    return _program(
+        "spin",
+        [assemble(SPIN)],
+        inputs=(Signature("flag", ArrayType.parse("1xi32")),),
+        outputs=(),
     )

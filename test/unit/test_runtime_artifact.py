@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -93,10 +92,10 @@ def test_saving_is_atomic(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(artifact, "_write_member", fail)
-    with pytest.raises(ArtifactError, match="cannot write .*: No space left on device"):
+    with pytest.raises(ArtifactError, match=r"cannot write .*: No space left on device"):
         artifact.save(add_program(), saved)
     assert saved.read_bytes() == before
-    assert os.listdir(saved.parent) == [saved.name]
+    assert list(saved.parent.iterdir()) == [saved]
 
 
 def test_unwritable_and_missing_files(tmp_path: Path) -> None:

@@ -37,11 +37,13 @@ def test_optimise_and_emit() -> None:
 
 def test_errors_carry_llvms_message() -> None:
     with Context() as context, TargetMachine(default_triple(), "", "") as machine:
-        with pytest.raises(ToolchainError, match="cannot parse LLVM IR: .*expected top-level"):
+        with pytest.raises(ToolchainError, match=r"cannot parse LLVM IR: .*expected top-level"):
             Module.parse("nonsense", context)
-        with Module.parse(SOURCE, context) as module:
-            with pytest.raises(ToolchainError, match="LLVM pipeline no-such-pass: unknown pass"):
-                module.run_passes("no-such-pass", machine)
+        with (
+            Module.parse(SOURCE, context) as module,
+            pytest.raises(ToolchainError, match="LLVM pipeline no-such-pass: unknown pass"),
+        ):
+            module.run_passes("no-such-pass", machine)
     with pytest.raises(ToolchainError, match="cannot generate code for pdp11"):
         TargetMachine("pdp11-unknown-unix", "", "")
 
@@ -55,7 +57,7 @@ def test_backend_diagnostics_become_errors() -> None:
         Module.parse(text, context) as module,
     ):
         module.set_target(machine)
-        with pytest.raises(ToolchainError, match="code generation: .*no_such_instruction|invalid"):
+        with pytest.raises(ToolchainError, match=r"code generation: .*invalid instruction"):
             module.emit(machine)
 
 
