@@ -206,14 +206,14 @@ def verify(module: ir.Module) -> None:
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "func.func":
             name = ir.StringAttr(op.attributes["sym_name"]).value
-            functions[name] = list(
-                ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).inputs
-            )
+            kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+            inputs: list[ir.Type] = kind.inputs
+            functions[name] = inputs
         elif op.name.startswith(("rt.", "rtv.")):
             ops.append(op)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     for op in ops:
         _verify_op(op, functions)
 

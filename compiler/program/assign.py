@@ -188,8 +188,10 @@ def _launch_wishes(step: LaunchStep, factor: int) -> Iterator[_Wish]:
     saves_copy = step.kernel.kind in UPDATE_KINDS
     for argument, result in step.kernel.inplace:
         operand, target = operands[argument], step.results[result]
-        # An operand passed twice is also read where in-place access is not promised to be safe.
-        if operands.count(operand) == 1:
+        # A result that nobody reads is live for the launch only: the operand must really die here. An
+        # operand passed twice is also read where in-place access is not promised to be safe.
+        dies = not operand.mask >> (step.time + 1) & 1
+        if dies and operands.count(operand) == 1:
             weight = (2 if saves_copy else 1) * factor * target.nbytes
             yield _Wish(weight, operand, target, step.time)
 

@@ -99,6 +99,10 @@ def _launches(block: Block) -> Iterable[LaunchStep]:
                 yield from _launches(branch)
 
 
+#: A nested computation and the copies that end it.
+_Part = tuple[Block, list[Transfer]]
+
+
 class _Scope:
     """One rt function under construction: the buffers it can name."""
 
@@ -217,7 +221,7 @@ class _Builder:
         elif isinstance(step, WhileStep):
             self.transfers(scope, step.enter)
             carried = {carried for _, carried, _ in step.variables()}
-            parts = [(step.cond, []), (step.body, step.repeat)]
+            parts: list[_Part] = [(step.cond, []), (step.body, step.repeat)]
             names, buffers = self.nested(scope, parts, step.predicate, carried | step.inner_reads())
             rt.while_(names[0], names[1], buffers)
         else:
@@ -229,7 +233,7 @@ class _Builder:
     def nested(
         self,
         scope: _Scope,
-        parts: Sequence[tuple[Block, list[Transfer]]],
+        parts: Sequence[_Part],
         selector: Value,
         outer: set[Value],
     ) -> tuple[list[str], list[ir.Value]]:

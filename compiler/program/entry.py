@@ -34,6 +34,10 @@ from gristmill.compiler.program.tree import (
 
 __all__ = ["ENTRY", "lower_entry"]
 
+#: Bodies with more kernel calls than this are not optimised: they are straight lines of calls, where LLVM's
+#: passes cost seconds and gain nothing that can be measured.
+_OPTIMIZE_LIMIT = 64
+
 #: Parallel copies are split at multiples of this many bytes.
 _COPY_BLOCK = 4096
 
@@ -77,9 +81,14 @@ class _Emitter:
     def emit(self, nodes: Sequence[Node]) -> None:
         build = self.build
         kinds = [build.i64, build.i64, *([build.ptr] * 5)]
-        arguments = build.function("gristmill_body", kinds)
+        large = _count_calls(nodes) > _OPTIMIZE_LIMIT
+        arguments = build.function(
+            "gristmill_body", kinds, ("noinline", "optnone") if large else ()
+        )
         self.thread, self.threads = arguments[0], arguments[1]
-        self.roots = dict(zip(("input", "output", "constant"), arguments[2:5], strict=True))
+        self.roots: dict[str, ir.Value] = dict(
+            zip(("input", "output", "constant"), arguments[2:5], strict=True)
+        )
         self.arena, self.state = arguments[5], arguments[6]
         self.scratch = self.arena
         if self.program.scratch_bytes:
@@ -291,6 +300,18 @@ class _Emitter:
             self.close()
             build.branch(after)
         build.at(after)
+
+
+def _count_calls(nodes: Sequence[Node]) -> int:
+    count = 0
+    for node in nodes:
+        if isinstance(node, Launch):
+            count += len(node.spec.phases)
+        elif isinstance(node, Loop):
+            count += _count_calls(node.cond) + _count_calls(node.body)
+        elif isinstance(node, Branch):
+            count += sum(map(_count_calls, node.branches))
+    return count
 
 
 def _blocks(node: Copy) -> int:

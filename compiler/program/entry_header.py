@@ -7,8 +7,8 @@ from __future__ import annotations
 ENTRY = "gristmill_main"
 
 #: Polls of the barrier before a waiting thread offers its core to others, and polls between offers after that.
-_SPINS = 1000
-_SPINS_AFTER_YIELD = 64
+_SPINS = 64
+_SPINS_AFTER_YIELD = 16
 
 _SERIAL_MAIN = f"""
 llvm.func @{ENTRY}(%inputs: !llvm.ptr, %outputs: !llvm.ptr, %constants: !llvm.ptr,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
@@ -48,13 +48,22 @@ class FunctionBuilder:
         """An external function without result."""
         self._declare(name, kinds, "external")
 
-    def function(self, name: str, kinds: Sequence[ir.Type]) -> list[ir.Value]:
-        """Start an internal function without result, replacing its declaration; returns its arguments."""
+    def function(
+        self, name: str, kinds: Sequence[ir.Type], passthrough: Sequence[str] = ()
+    ) -> list[ir.Value]:
+        """Start an internal function without result, replacing its declaration; returns its arguments.
+
+        ``passthrough`` are LLVM function attributes.
+        """
         for view in self.module.body.operations:
             if ir.StringAttr(view.operation.attributes["sym_name"]).value == name:
                 view.operation.erase()
                 break
-        self._region = self._declare(name, kinds, "internal").regions[0]
+        function = self._declare(name, kinds, "internal")
+        if passthrough:
+            names: list[ir.Attribute] = [ir.StringAttr.get(item) for item in passthrough]
+            function.attributes["passthrough"] = ir.ArrayAttr.get(names)
+        self._region = function.regions[0]
         self._entry = self._region.blocks.append(*kinds)
         self.at(self._entry)
         return list(self._entry.arguments)
@@ -73,7 +82,7 @@ class FunctionBuilder:
         name: str,
         operands: Sequence[ir.Value] = (),
         result: ir.Type | None = None,
-        attributes: dict[str, ir.Attribute] | None = None,
+        attributes: Mapping[str, ir.Attribute] | None = None,
         successors: Sequence[ir.Block] = (),
     ) -> ir.Operation:
         """Any operation with at most one result."""
@@ -81,7 +90,7 @@ class FunctionBuilder:
             name,
             results=[] if result is None else [result],
             operands=list(operands),
-            attributes=attributes or {},
+            attributes=dict(attributes or {}),
             successors=list(successors),
             ip=self._point,
         )
@@ -132,7 +141,7 @@ class FunctionBuilder:
         return self._gep([base, nbytes], _DYNAMIC)
 
     def _gep(self, operands: Sequence[ir.Value], index: int) -> ir.Value:
-        attributes: dict[str, ir.Attribute] = {
+        attributes: Mapping[str, ir.Attribute] = {
             "elem_type": self._i8_attribute,
             "rawConstantIndices": ir.DenseI32ArrayAttr.get([index]),
         }
@@ -152,7 +161,7 @@ class FunctionBuilder:
 
     def call(self, name: str, operands: Sequence[ir.Value]) -> None:
         """Call a function without result."""
-        attributes: dict[str, ir.Attribute] = {
+        attributes: Mapping[str, ir.Attribute] = {
             "callee": ir.FlatSymbolRefAttr.get(name),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
             "op_bundle_sizes": self._no_bundles,
@@ -165,7 +174,7 @@ class FunctionBuilder:
 
     def branch_if(self, condition: ir.Value, then: ir.Block, otherwise: ir.Block) -> None:
         """Jump to ``then`` when the i1 is true."""
-        attributes: dict[str, ir.Attribute] = {
+        attributes: Mapping[str, ir.Attribute] = {
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 0])
         }
         self.create("llvm.cond_br", [condition], None, attributes, [then, otherwise])

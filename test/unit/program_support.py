@@ -1,0 +1,622 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hand-made kernels, random programs over them, and two ways to run what was built from them.
+
+A program is made of vectors of ``N`` i32 and of i32 and i1 scalars. :class:`Case` holds its text and a
+function that computes it directly with numpy; :func:`interpret` runs an rt program in Python on a memory
+full of garbage, and :func:`run_native` runs its compiled entry function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from mlir import ir
+
+from gristmill.compiler.codegen.host import host_target
+from gristmill.compiler.codegen.native import to_object
+from gristmill.compiler.emitters.kernel import KernelSpec, Phase
+from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
+from gristmill.compiler.module import HloModule, make_context
+from gristmill.compiler.program import RtProgram, build_program, lower_entry
+from gristmill.compiler.program.tree import Branch, Buffer, Copy, Launch, Loop, Node, read_module
+from gristmill.runtime.code import link
+from gristmill.runtime.types import ArrayType
+
+N = 64
+VECTOR = ArrayType.parse(f"{N}xi32")
+INDEX = ArrayType.parse("i32")
+PRED = ArrayType.parse("i1")
+
+Array = np.ndarray
+Compute = Callable[[Sequence[Array]], list[Array]]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in three forms: its interface, MLIR text, and numpy function."""
+
+    spec: KernelSpec
+    text: str
+    compute: Compute
+
+
+def _loop(body: str, tasks: int) -> str:
+    """``body`` for each element ``%i`` of this call's tasks, of ``N / tasks`` elements each."""
+    return f"""
+  %c1 = arith.constant 1 : index
+  %per = arith.constant {N // tasks} : index
+  %n = arith.constant {N} : index
+  %lo = arith.muli %begin, %per : index
+  %hi = arith.muli %end, %per : index
+  scf.for %i = %lo to %hi step %c1 {{
+{body}
+  }}
+  return"""
+
+
+def _function(name: str, buffers: Sequence[str], body: str, workspace: int = 64) -> str:
+    arguments = ", ".join(f"%b{i}: memref<{kind}>" for i, kind in enumerate(buffers))
+    return f"""
+func.func @{name}({arguments}, %ws: memref<{workspace}xi8>, %scratch: memref<64xi8>,
+                  %begin: index, %end: index) {{
+{body}
+}}"""
+
+
+def _mixed(shifts: Sequence[int], result: int) -> str:
+    """Code for: result[i] = sum over arguments of (argument[(i + shift) % N] * (2 position + 3)) + result."""
+    lines = [f"    %a{result}_0 = arith.constant {result + 1} : i32"]
+    for position, shift in enumerate(shifts):
+        tag = f"{result}_{position}"
+        lines += [
+            f"    %s{tag} = arith.constant {shift} : index",
+            f"    %t{tag} = arith.addi %i, %s{tag} : index",
+            f"    %j{tag} = arith.remui %t{tag}, %n : index",
+            f"    %v{tag} = memref.load %b{position}[%j{tag}] : memref<{N}xi32>",
+            f"    %f{tag} = arith.constant {2 * position + 3 + result} : i32",
+            f"    %p{tag} = arith.muli %v{tag}, %f{tag} : i32",
+            f"    %a{result}_{position + 1} = arith.addi %a{tag}, %p{tag} : i32",
+        ]
+    return "\n".join(lines)
+
+
+def mix(shifts: Sequence[int], results: int = 1, tasks: int = 8, parallel: bool = True) -> Kernel:
+    """A kernel of ``len(shifts)`` vectors to ``results`` vectors; in place where nothing is shifted."""
+    count = len(shifts)
+    name = f"mix_{'_'.join(map(str, shifts))}_r{results}_t{tasks}{'p' if parallel else 's'}"
+    body = "\n".join(_mixed(shifts, result) for result in range(results))
+    for result in range(results):
+        body += f"\n    memref.store %a{result}_{count}, %b{count + result}[%i] : memref<{N}xi32>"
+    in_place = tuple((a, r) for a in range(count) if not any(shifts) for r in range(results))
+    spec = KernelSpec(
+        name,
+        (Phase(name, tasks, parallel),),
+        (VECTOR,) * count,
+        (VECTOR,) * results,
+        inplace=in_place,
+    )
+
+    def compute(arguments: Sequence[Array]) -> list[Array]:
+        return [
+            sum(
+                (
+                    np.roll(a, -s) * np.int32(2 * p + 3 + r)
+                    for p, (a, s) in _numbered(arguments, shifts)
+                ),
+                start=np.full(N, r + 1, np.int32),
+            )
+            for r in range(results)
+        ]
+
+    return Kernel(
+        spec, _function(name, [f"{N}xi32"] * (count + results), _loop(body, tasks)), compute
+    )
+
+
+def _numbered(arguments: Sequence[Array], shifts: Sequence[int]):
+    return enumerate(zip(arguments, shifts, strict=True))
+
+
+def two_phases(first_parallel: bool, second_parallel: bool) -> Kernel:
+    """workspace = 5 argument + 1; result[i] = workspace[(i + 9) % N] ^ argument[i]."""
+    name = f"two_{'p' if first_parallel else 's'}{'p' if second_parallel else 's'}"
+    view = f"""    %z = arith.constant 0 : index
+    %w = memref.view %ws[%z][] : memref<{4 * N}xi8> to memref<{N}xi32>"""
+    first = f"""{view}
+    %v = memref.load %b0[%i] : memref<{N}xi32>
+    %five = arith.constant 5 : i32
+    %one = arith.constant 1 : i32
+    %p = arith.muli %v, %five : i32
+    %r = arith.addi %p, %one : i32
+    memref.store %r, %w[%i] : memref<{N}xi32>"""
+    second = f"""{view}
+    %nine = arith.constant 9 : index
+    %s = arith.addi %i, %nine : index
+    %j = arith.remui %s, %n : index
+    %v = memref.load %w[%j] : memref<{N}xi32>
+    %a = memref.load %b0[%i] : memref<{N}xi32>
+    %r = arith.xori %v, %a : i32
+    memref.store %r, %b1[%i] : memref<{N}xi32>"""
+    buffers = [f"{N}xi32"] * 2
+    text = _function(f"{name}_a", buffers, _loop(first, 8), 4 * N)
+    text += _function(f"{name}_b", buffers, _loop(second, 4), 4 * N)
+    phases = (Phase(f"{name}_a", 8, first_parallel), Phase(f"{name}_b", 4, second_parallel))
+    spec = KernelSpec(name, phases, (VECTOR,), (VECTOR,), workspace_bytes=4 * N, scratch_bytes=64)
+    return Kernel(spec, text, lambda a: [np.roll(a[0] * np.int32(5) + np.int32(1), -9) ^ a[0]])
+
+
+def update() -> Kernel:
+    """(x, v, i) → x with x[i mod N] = sum of v's first two elements; copies only when not in place."""
+    body = f"""
+  %n = arith.constant {N} : index
+  %z = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %from = memref.extract_aligned_pointer_as_index %b0 : memref<{N}xi32> -> index
+  %to = memref.extract_aligned_pointer_as_index %b3 : memref<{N}xi32> -> index
+  %apart = arith.cmpi ne, %from, %to : index
+  %v0 = memref.load %b1[%z] : memref<{N}xi32>
+  %v1 = memref.load %b1[%one] : memref<{N}xi32>
+  %v = arith.addi %v0, %v1 : i32
+  %k = memref.load %b2[] : memref<i32>
+  scf.if %apart {{
+    scf.for %i = %z to %n step %one {{
+      %e = memref.load %b0[%i] : memref<{N}xi32>
+      memref.store %e, %b3[%i] : memref<{N}xi32>
+    }}
+  }}
+  %k1 = arith.index_castui %k : i32 to index
+  %j = arith.remui %k1, %n : index
+  memref.store %v, %b3[%j] : memref<{N}xi32>
+  return"""
+
+    def compute(arguments: Sequence[Array]) -> list[Array]:
+        result = arguments[0].copy()
+        result[int(arguments[2].astype(np.uint32)) % N] = arguments[1][0] + arguments[1][1]
+        return [result]
+
+    spec = KernelSpec(
+        "update",
+        (Phase("update"),),
+        (VECTOR, VECTOR, INDEX),
+        (VECTOR,),
+        inplace=((0, 0),),
+        kind="update",
+    )
+    text = _function("update", [f"{N}xi32", f"{N}xi32", "i32", f"{N}xi32"], body)
+    return Kernel(spec, text, compute)
+
+
+def scalars() -> list[Kernel]:
+    """less: (i32, i32) → i1; step: i32 → i32 + 1; pick: vector → low two bits of its sum's start; odd: → i1."""
+    less = """
+  %a = memref.load %b0[] : memref<i32>
+  %b = memref.load %b1[] : memref<i32>
+  %p = arith.cmpi slt, %a, %b : i32
+  %r = arith.extui %p : i1 to i8
+  memref.store %r, %b2[] : memref<i8>
+  return"""
+    step = """
+  %a = memref.load %b0[] : memref<i32>
+  %one = arith.constant 1 : i32
+  %r = arith.addi %a, %one : i32
+  memref.store %r, %b1[] : memref<i32>
+  return"""
+    pick = f"""
+  %z = arith.constant 3 : index
+  %a = memref.load %b0[%z] : memref<{N}xi32>
+  %m = arith.constant 3 : i32
+  %r = arith.andi %a, %m : i32
+  memref.store %r, %b1[] : memref<i32>
+  return"""
+    odd = f"""
+  %z = arith.constant 5 : index
+  %a = memref.load %b0[%z] : memref<{N}xi32>
+  %m = arith.constant 2 : i32
+  %x = arith.andi %a, %m : i32
+  %c = arith.constant 0 : i32
+  %p = arith.cmpi ne, %x, %c : i32
+  %r = arith.extui %p : i1 to i8
+  memref.store %r, %b1[] : memref<i8>
+  return"""
+    rows: list[
+        tuple[str, tuple[ArrayType, ...], ArrayType, tuple[tuple[int, int], ...], str, Compute]
+    ] = [
+        ("less", (INDEX, INDEX), PRED, (), less, lambda a: [np.array(a[0] < a[1])]),
+        ("step", (INDEX,), INDEX, ((0, 0),), step, lambda a: [np.array(a[0] + np.int32(1))]),
+        ("pick", (VECTOR,), INDEX, (), pick, lambda a: [np.array(a[0][3] & np.int32(3))]),
+        ("odd", (VECTOR,), PRED, (), odd, lambda a: [np.array((a[0][5] & 2) != 0)]),
+    ]
+    kernels: list[Kernel] = []
+    for name, arguments, result, in_place, body, compute in rows:
+        spec = KernelSpec(name, (Phase(name),), arguments, (result,), inplace=in_place)
+        kinds = [str(k).replace("i1", "i8") for k in (*arguments, result)]
+        kernels.append(Kernel(spec, _function(name, kinds, body), compute))
+    return kernels
+
+
+MIXES = [
+    *(mix(s) for s in [(0,), (1,), (0, 0), (0, 5), (7, 0, 3), (0, 0, 0)]),
+    *(mix(s, parallel=False) for s in [(0,), (2,), (0, 0), (0, 3)]),
+    *(mix(s, results=2) for s in [(0,), (0, 1), (0, 0)]),
+    mix((11, 0), tasks=2),
+    two_phases(True, True),
+    two_phases(False, True),
+    two_phases(True, False),
+    two_phases(False, False),
+]
+KERNELS = {k.spec.name: k for k in [*MIXES, update(), *scalars()]}
+SPECS = {name: kernel.spec for name, kernel in KERNELS.items()}
+
+
+@dataclass
+class Case:
+    """A program: its text, and the function that computes it."""
+
+    text: str
+    compute: Compute
+    inputs: int
+
+
+@dataclass
+class _Generator:
+    """Writes random programs; every computation is text and a closure at once."""
+
+    random: random.Random
+    functions: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def block(
+        self, parameters: list[tuple[str, ArrayType]], steps: int, depth: int
+    ) -> tuple[list[str], Callable[[dict[str, Array]], None], list[str]]:
+        """Random steps; returns lines, what they compute, and the vectors in scope."""
+        vectors = [name for name, kind in parameters if kind == VECTOR]
+        lines: list[str] = []
+        actions: list[Callable[[dict[str, Array]], None]] = []
+        for _ in range(steps):
+            choice = self.random.random()
+            if choice < 0.12 and depth:
+                made, action = self.loop(vectors, depth, lines)
+            elif choice < 0.24 and depth:
+                made, action = self.branch(vectors, depth, lines)
+            elif choice < 0.3:
+                made, action = self.constant(lines)
+            elif choice < 0.38:
+                made, action = self.reshape(vectors, lines)
+            elif choice < 0.5:
+                made, action = self.update(vectors, lines)
+            else:
+                made, action = self.mix(vectors, lines)
+            vectors += made
+            actions.append(action)
+
+        def run(env: dict[str, Array]) -> None:
+            for action in actions:
+                action(env)
+
+        return lines, run, vectors
+
+    def pick(self, vectors: list[str]) -> str:
+        """A value, recent ones more often."""
+        return vectors[-1 - min(int(self.random.expovariate(0.35)), len(vectors) - 1)]
+
+    def apply(self, kernel: Kernel, operands: list[str], lines: list[str]):
+        name = self.fresh("%v")
+        count = len(kernel.spec.results)
+        arguments = ", ".join(f"tensor<{k}>" for k in kernel.spec.arguments)
+        results = ", ".join(f"tensor<{k}>" for k in kernel.spec.results)
+        head = f"{name}:{count}" if count > 1 else name
+        lines.append(
+            f'{head} = "hlov.fusion"({", ".join(operands)}) {{calls = @{kernel.spec.name}, '
+            f'kind = "loop"}} : ({arguments}) -> ({results})'
+        )
+        names = [f"{name}#{i}" for i in range(count)] if count > 1 else [name]
+
+        def action(env: dict[str, Array]) -> None:
+            env.update(zip(names, kernel.compute([env[o] for o in operands]), strict=True))
+
+        return names, action
+
+    def mix(self, vectors: list[str], lines: list[str]):
+        kernel = self.random.choice(MIXES)
+        return self.apply(kernel, [self.pick(vectors) for _ in kernel.spec.arguments], lines)
+
+    def update(self, vectors: list[str], lines: list[str]):
+        index, first = self.apply(KERNELS["pick"], [self.pick(vectors)], lines)
+        operands = [self.pick(vectors), self.pick(vectors), index[0]]
+        names, second = self.apply(KERNELS["update"], operands, lines)
+        return names, lambda env: (first(env), second(env)) and None
+
+    def constant(self, lines: list[str], kind: ArrayType = VECTOR, number: int | None = None):
+        name = self.fresh("%c")
+        if number is None:
+            number = self.random.randrange(4)
+        lines.append(
+            f'{name} = "hlo.constant"() {{value = dense<{number}> : tensor<{kind}>}} : () -> tensor<{kind}>'
+        )
+        value = np.full(kind.shape, number, np.int32)
+        return [name], lambda env: env.update({name: value})
+
+    def reshape(self, vectors: list[str], lines: list[str]):
+        source, middle, name = self.pick(vectors), self.fresh("%r"), self.fresh("%r")
+        square = f"tensor<8x{N // 8}xi32>"
+        lines.append(f'{middle} = "hlo.reshape"({source}) : (tensor<{VECTOR}>) -> {square}')
+        lines.append(f'{name} = "hlo.reshape"({middle}) : ({square}) -> tensor<{VECTOR}>')
+        return [name], lambda env: env.update({name: env[source]})
+
+    def function(
+        self,
+        name: str,
+        parameters: list[tuple[str, ArrayType]],
+        lines: list[str],
+        results: list[str],
+        kinds: list[ArrayType],
+    ) -> None:
+        heads = ", ".join(f"{p}: tensor<{k}>" for p, k in parameters)
+        types = ", ".join(f"tensor<{k}>" for k in kinds)
+        body = "\n  ".join(lines)
+        self.functions.append(
+            f"func.func private @{name}({heads}) -> ({types}) {{\n  {body}\n"
+            f"  return {', '.join(results)} : {types}\n}}"
+        )
+
+    def loop(self, vectors: list[str], depth: int, lines: list[str]):
+        """A counted loop whose other variables change, stay, swap or become constants."""
+        start, set_start = self.constant(lines, INDEX, 0)
+        limit, set_limit = self.constant(lines, INDEX, self.random.randrange(4))
+        carried = [self.pick(vectors) for _ in range(self.random.randrange(1, 5))]
+        kinds = [INDEX, INDEX, *([VECTOR] * len(carried))]
+        cond, body, name = self.fresh("cond"), self.fresh("body"), self.fresh("%w")
+        parameters = [(self.fresh("%p"), kind) for kind in kinds]
+        names = [p for p, _ in parameters]
+        cond_lines: list[str] = []
+        if self.random.random() < 0.3:
+            self.mix(names[2:], cond_lines)
+        decided, decide = self.apply(KERNELS["less"], names[:2], cond_lines)
+        self.function(cond, parameters, cond_lines, decided, [PRED])
+        steps = self.random.randrange(1, 6)
+        body_lines, run, scope = self.block(parameters, steps, depth - 1)
+        stepped, advance = self.apply(KERNELS["step"], names[:1], body_lines)
+        results = [stepped[0], names[1]]
+        for own in names[2:]:
+            choice = self.random.random()
+            results.append(
+                own
+                if choice < 0.2
+                else self.random.choice(names[2:])
+                if choice < 0.4
+                else self.pick(scope)
+            )
+        self.function(body, parameters, body_lines, results, kinds)
+        types = ", ".join(f"tensor<{k}>" for k in kinds)
+        operands = [start[0], limit[0], *carried]
+        lines.append(
+            f'{name}:{len(kinds)} = "hlov.while"({", ".join(operands)}) '
+            f"{{cond = @{cond}, body = @{body}}} : ({types}) -> ({types})"
+        )
+
+        def action(env: dict[str, Array]) -> None:
+            set_start(env)
+            set_limit(env)
+            values = [env[o] for o in operands]
+            while True:
+                inner = dict(zip(names, values, strict=True))
+                decide(inner)
+                if not inner[decided[0]]:
+                    break
+                run(inner)
+                advance(inner)
+                values = [inner[r] for r in results]
+            env.update({f"{name}#{i}": v for i, v in enumerate(values)})
+
+        return [f"{name}#{i}" for i in range(2, len(kinds))], action
+
+    def branch(self, vectors: list[str], depth: int, lines: list[str]):
+        """An if or a case, whose branches may return their parameters."""
+        boolean = self.random.random() < 0.5
+        kernel = KERNELS["odd" if boolean else "pick"]
+        chosen, choose = self.apply(kernel, [self.pick(vectors)], lines)
+        operands = [self.pick(vectors) for _ in range(self.random.randrange(1, 4))]
+        count = self.random.randrange(1, 3)
+        parts: list[tuple[list[str], Callable[[dict[str, Array]], None], list[str]]] = []
+        names: list[str] = []
+        for _ in range(2 if boolean else self.random.randrange(1, 4)):
+            parameters = [(self.fresh("%p"), VECTOR) for _ in operands]
+            body_lines, run, scope = self.block(parameters, self.random.randrange(4), depth - 1)
+            results = [self.pick(scope) for _ in range(count)]
+            names.append(self.fresh("branch"))
+            self.function(names[-1], parameters, body_lines, results, [VECTOR] * count)
+            parts.append(([p for p, _ in parameters], run, results))
+        name = self.fresh("%b")
+        types = ", ".join(
+            [f"tensor<{kernel.spec.results[0]}>", *[f"tensor<{VECTOR}>"] * len(operands)]
+        )
+        kinds = ", ".join([f"tensor<{VECTOR}>"] * count)
+        symbols = ", ".join(f"@{n}" for n in names)
+        lines.append(
+            f'{name}:{count} = "hlov.{"if" if boolean else "case"}"({", ".join([chosen[0], *operands])}) '
+            f"{{branches = [{symbols}]}} : ({types}) -> ({kinds})"
+        )
+
+        def action(env: dict[str, Array]) -> None:
+            choose(env)
+            number = int(env[chosen[0]])
+            number = 1 - number if boolean else number if number < len(parts) else len(parts) - 1
+            parameters, run, results = parts[number]
+            inner = dict(zip(parameters, [env[o] for o in operands], strict=True))
+            run(inner)
+            env.update({f"{name}#{i}": inner[r] for i, r in enumerate(results)})
+
+        return [f"{name}#{i}" for i in range(count)], action
+
+
+def random_case(seed: int, steps: int = 10, depth: int = 2) -> Case:
+    """A random program of up to three inputs, some donated, and up to four outputs."""
+    generator = _Generator(random.Random(seed))
+    chance = generator.random
+    inputs = chance.randrange(1, 4)
+    parameters = [(f"%in{i}", VECTOR) for i in range(inputs)]
+    lines, run, scope = generator.block(parameters, steps, depth)
+    results = [generator.pick(scope) for _ in range(chance.randrange(1, 5))]
+    targets = chance.sample(range(len(results)), min(inputs, len(results)))
+    heads: list[str] = []
+    for number, (name, kind) in enumerate(parameters):
+        donated = ""
+        if number < len(targets) and chance.random() < 0.5:
+            donated = f" {{gristmill.donated, gristmill.alias = {targets[number]} : i64}}"
+        heads.append(f"{name}: tensor<{kind}>{donated}")
+    types = ", ".join([f"tensor<{VECTOR}>"] * len(results))
+    body = "\n  ".join(lines)
+    text = f"func.func @main({', '.join(heads)}) -> ({types}) {{\n  {body}\n"
+    text += f"  return {', '.join(results)} : {types}\n}}\n" + "\n".join(generator.functions)
+
+    def compute(arguments: Sequence[Array]) -> list[Array]:
+        env = {name: value for (name, _), value in zip(parameters, arguments, strict=True)}
+        run(env)
+        return [env[r] for r in results]
+
+    return Case(text, compute, inputs)
+
+
+def build(text: str) -> RtProgram:
+    """The program of a module's text."""
+    context = make_context()
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(text)
+        return build_program(HloModule(module), SPECS, host_target())
+
+
+def memories(
+    program: RtProgram, arguments: Sequence[Array], donate: bool
+) -> tuple[list[Array], list[Array]]:
+    """Input and output buffers; donated inputs share their output's memory when ``donate``."""
+    inputs = [a.copy() for a in arguments]
+    outputs = [np.full(s.type.shape, -77, s.type.element.dtype) for s in program.outputs]
+    for number, signature in enumerate(program.inputs):
+        if donate and signature.alias is not None:
+            outputs[signature.alias] = inputs[number]
+    return inputs, outputs
+
+
+def interpret(program: RtProgram, arguments: Sequence[Array], donate: bool) -> list[Array]:
+    """Run the rt module in Python; garbage in the arena, results spoilt before they are written."""
+    aliases = {i: s.alias for i, s in enumerate(program.inputs) if s.alias is not None}
+    specs = {spec.name: spec for spec in SPECS.values()}
+    with program.module.context:
+        nodes = read_module(program.module, specs, aliases)
+    inputs, outputs = memories(program, arguments, donate)
+    constants = [np.ascontiguousarray(c.data) for c in program.constants]
+    noise = np.random.default_rng(7)
+    arena = noise.integers(0, 256, max(program.arena_bytes, 1), dtype=np.uint8)
+    roots = {"input": inputs, "output": outputs, "constant": constants, "arena": [arena]}
+
+    def raw(buffer: Buffer) -> Array:
+        memory = roots[buffer.root][buffer.index].reshape(-1).view(np.uint8)
+        return memory[buffer.offset : buffer.offset + buffer.nbytes]
+
+    def view(buffer: Buffer, kind: ArrayType) -> Array:
+        return raw(buffer).view(kind.element.dtype).reshape(kind.shape)
+
+    def launch(node: Launch) -> None:
+        spec = node.spec
+        values = [view(b, k).copy() for b, k in zip(node.arguments, spec.arguments, strict=True)]
+        for buffer in (*node.results, *([node.workspace] if node.workspace else [])):
+            raw(buffer)[:] = noise.integers(0, 256, buffer.nbytes, dtype=np.uint8)
+        for position, (buffer, kind) in enumerate(zip(node.arguments, spec.arguments, strict=True)):
+            if all(
+                not buffer.overlaps(result) or (position, r) not in spec.inplace
+                for r, result in enumerate(node.results)
+            ):
+                assert np.array_equal(view(buffer, kind), values[position])
+        results = KERNELS[spec.name].compute(values)
+        for buffer, kind, result in zip(node.results, spec.results, results, strict=True):
+            view(buffer, kind)[...] = result
+
+    def run(sequence: Sequence[Node]) -> None:
+        for node in sequence:
+            if isinstance(node, Launch):
+                launch(node)
+            elif isinstance(node, Copy):
+                raw(node.destination)[:] = raw(node.source).copy()
+            elif isinstance(node, Loop):
+                run(node.cond)
+                while raw(node.predicate)[0]:
+                    run(node.body)
+                    run(node.cond)
+            else:
+                branch(node)
+
+    def branch(node: Branch) -> None:
+        if node.boolean:
+            run(node.branches[0 if raw(node.selector)[0] else 1])
+            return
+        index = int(raw(node.selector).view(np.int32)[0])
+        last = len(node.branches) - 1
+        run(node.branches[index if 0 <= index < last else last])
+
+    run(nodes)
+    return outputs
+
+
+def aligned(nbytes: int) -> Array:
+    """Fresh bytes at a 64-byte boundary, filled with garbage."""
+    memory = np.full(nbytes + 64, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + nbytes]
+
+
+def aligned_copy(array: Array) -> Array:
+    """A copy of ``array`` at a 64-byte boundary."""
+    result = aligned(max(array.nbytes, 1))[: array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
+
+
+def kernel_objects() -> list[bytes]:
+    """All hand-made kernels, compiled."""
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse("\n".join(k.text for k in KERNELS.values()))
+        lower_to_llvm_dialect(module)
+        return [to_object(module, host_target())]
+
+
+def run_native(
+    program: RtProgram,
+    objects: Sequence[bytes],
+    arguments: Sequence[Array],
+    threads: int,
+    donate: bool,
+) -> list[Array]:
+    """Compile the program's entry function, link it with the kernels and call it."""
+    return Native(program, objects).run(arguments, threads, donate)
+
+
+class Native:
+    """A program's linked entry function."""
+
+    def __init__(self, program: RtProgram, objects: Sequence[bytes]):
+        self.program = program
+        entry = to_object(lower_entry(program, SPECS), host_target())
+        self.code = link([entry, *objects])
+        pointer = ctypes.c_void_p
+        kind = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, ctypes.c_int64)
+        self.function = kind(self.code.address("gristmill_main"))
+        self.constants = [aligned_copy(np.ascontiguousarray(c.data)) for c in program.constants]
+
+    def run(self, arguments: Sequence[Array], threads: int, donate: bool = False) -> list[Array]:
+        program = self.program
+        inputs, outputs = memories(program, [aligned_copy(a) for a in arguments], donate)
+        arena = aligned(program.arena_bytes + threads * program.scratch_bytes + 64)
+        arrays = [
+            (ctypes.c_void_p * max(len(g), 1))(*[a.ctypes.data for a in g])
+            for g in (inputs, outputs, self.constants)
+        ]
+        self.function(*[ctypes.addressof(a) for a in arrays], arena.ctypes.data, threads)
+        return outputs
