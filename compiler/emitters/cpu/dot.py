@@ -78,7 +78,7 @@ def emit_dot(
         case Form.SCALAR:
             phases, workspace, scratch = emit_scalar(module, kernel)
         case Form.STREAMED:
-            phases, workspace, scratch = emit_streamed(module, kernel)
+            phases, workspace, scratch = emit_streamed(module, kernel, target.max_threads)
         case Form.DOTTED:
             phases, workspace, scratch = emit_dotted(module, kernel)
         case Form.BLOCKED:

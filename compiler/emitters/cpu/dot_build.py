@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -72,21 +72,25 @@ class DotKernel:
         return plain and problem.result == problem.accumulate
 
 
-@dataclass(frozen=True)
 class Frame:
-    """The values a phase function starts with: its buffers (arguments, then results) and its task range."""
+    """The values a phase function starts with.
 
-    buffers: tuple[ir.Value, ...]
-    workspace: ir.Value
-    scratch: ir.Value
-    begin: ir.Value
-    end: ir.Value
+    Attributes:
+        buffers: memrefs of the arguments, then of the results.
+        workspace, scratch: raw bytes.
+        begin, end: the task range.
+    """
+
+    # A plain class, not a dataclass: the bindings' stubs make class-level fields of type Value unknown to pyright.
+    def __init__(self, values: Sequence[ir.Value]):
+        self.buffers = tuple(values[:-4])
+        self.workspace, self.scratch, self.begin, self.end = values[-4:]
 
 
 @contextmanager
 def phase_function(
     module: ir.Module, kernel: DotKernel, name: str, workspace_bytes: int, scratch_bytes: int
-) -> Iterator[Frame]:
+) -> Generator[Frame]:
     """A phase function of the kernel ABI around the body of the ``with``."""
     arrays = (*kernel.arguments, *kernel.results)
     index = ir.IndexType.get()
@@ -104,9 +108,7 @@ def phase_function(
         function.arg_attrs = ir.ArrayAttr.get([noalias] * (len(arrays) + 2) + [plain, plain])
         block = function.add_entry_block()
     with ir.InsertionPoint(block):
-        values = list(block.arguments)
-        count = len(arrays)
-        yield Frame(tuple(values[:count]), values[count], values[count + 1], values[-2], values[-1])
+        yield Frame(list(block.arguments))
         func.ReturnOp([])
 
 
@@ -245,7 +247,6 @@ def _like(value: ir.Value, scalar: ir.Type) -> ir.Type:
     return scalar
 
 
-@dataclass(frozen=True)
 class Source:
     """Reads one operand in the accumulator type, from its buffer or through its prologue.
 
@@ -257,11 +258,19 @@ class Source:
         accumulate: the type values are widened to.
     """
 
-    operand: Operand
-    buffer: ir.Value | None
-    prologue: Prologue | None
-    buffers: tuple[ir.Value, ...]
-    accumulate: ElementType
+    def __init__(
+        self,
+        operand: Operand,
+        argument: int,
+        prologue: Prologue | None,
+        buffers: tuple[ir.Value, ...],
+        accumulate: ElementType,
+    ):
+        self.operand = operand
+        self.prologue = prologue
+        self.buffers = buffers
+        self.accumulate = accumulate
+        self.buffer = None if prologue else flat(buffers[argument], operand.array)
 
     @property
     def element(self) -> ElementType:
@@ -300,15 +309,13 @@ class Source:
 def sources(kernel: DotKernel, frame: Frame) -> tuple[Source, Source]:
     """Readers of the left and right operand in this phase."""
 
-    def one(operand: Operand, number: int, prologue: Prologue | None) -> Source:
-        buffer = None if prologue else flat(frame.buffers[number], operand.array)
-        return Source(operand, buffer, prologue, frame.buffers, kernel.problem.accumulate)
-
     problem = kernel.problem
-    return (
-        one(problem.lhs, kernel.lhs, kernel.lhs_prologue),
-        one(problem.rhs, kernel.rhs, kernel.rhs_prologue),
+    sides = (
+        (problem.lhs, kernel.lhs, kernel.lhs_prologue),
+        (problem.rhs, kernel.rhs, kernel.rhs_prologue),
     )
+    left, right = (Source(*side, frame.buffers, problem.accumulate) for side in sides)
+    return left, right
 
 
 @dataclass(frozen=True)

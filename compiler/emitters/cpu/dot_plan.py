@@ -59,20 +59,29 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
     """Tile sizes and packing for a blocked product."""
     problem, lanes = kernel.problem, kernel.lanes
     nbytes = problem.accumulate.nbytes
-    mr, vectors = _register_tile(problem, lanes, 32 if target.vector_bytes >= 64 else 16)
+    registers = 32 if target.vector_bytes >= 64 else 16
+    tallest, vectors = _register_tile(problem, lanes, registers)
     width = vectors * lanes
-    k_chunk = max(lanes, target.l1_bytes * 2 // 3 // (width * nbytes) // lanes * lanes)
-
     panels = -(-problem.n // width)
-    limit = max(4 * mr, min(512, target.l2_bytes // 2 // (problem.k * nbytes)))
+
+    # A chunk of a panel takes a small part of the second-level cache, a block of the left operand most of the rest.
+    chunks = -(-problem.k * width * nbytes // max(1, target.l2_bytes // 8))
+    k_chunk = -(-problem.k // (chunks * lanes)) * lanes
+    limit = max(4 * tallest, min(512, target.l2_bytes * 3 // 4 // (problem.k * nbytes)))
     blocks = -(-problem.m // limit)
-    while problem.batch * blocks * panels < 4 * target.max_threads and problem.m > 4 * mr * blocks:
+    while (
+        problem.batch * blocks * panels < 4 * target.max_threads
+        and problem.m > 4 * tallest * blocks
+    ):
         blocks += 1
+    # Equal blocks keep threads level; look for a divisor nearby.
+    blocks = next((b for b in range(blocks, 2 * blocks) if problem.m % b == 0), blocks)
     rows = -(-problem.m // blocks)
+    # Row groups of about equal height: a short last one would waste its share of the pipeline.
+    mr = -(-rows // -(-rows // tallest))
     if problem.m % blocks:
         rows = -(-rows // mr) * mr
     blocks = -(-problem.m // rows)
-
     return Tiling(
         mr,
         vectors,
@@ -84,17 +93,19 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
 
 
 def _register_tile(problem: DotProblem, lanes: int, registers: int) -> tuple[int, int]:
-    """Rows and vectors of the register tile: sums, one row of the right operand and one broadcast must fit."""
+    """The tallest register tile, in rows and vectors, for the best estimated rate of useful multiply-adds.
+
+    Sums, one row of the right operand and one broadcast must fit the registers. A step of ``k`` takes the larger of
+    its multiply-adds and its loads, two of each a cycle, and at least one multiply-add's latency, four cycles.
+    """
     needed = -(-problem.n // lanes)
     best = (0.0, 1, 1)
     for vectors in range(1, min(4, needed) + 1):
-        rows = min(problem.m, (registers - vectors - 1) // vectors, 12)
-        # Multiply-adds per load, less what the last panel wastes.
+        rows = min(problem.m, (registers - vectors - 1) // vectors, 16)
+        cycles = max(rows * vectors / 2, (rows + vectors) / 2, 4) + 0.5
         panels = -(-needed // vectors)
         useful = problem.n / (panels * vectors * lanes)
-        score = useful * rows * vectors / (rows + vectors)
-        if score > best[0]:
-            best = (score, rows, vectors)
+        best = max(best, (useful * rows * vectors / cycles, rows, vectors))
     return best[1], best[2]
 
 
@@ -103,13 +114,10 @@ def _lhs_access(
 ) -> Literal["plain", "rows", "columns"]:
     operand = problem.lhs
     row, k = operand.free.stride, operand.contract.stride
-    nbytes = operand.array.element.nbytes
     by_rows = operand.contract.inner_stride <= max(1, operand.free.inner_stride)
     if prologue is None and row is not None and k is not None:
-        reused = panels > 2
         exact = operand.array.element == problem.accumulate
-        collides = row * nbytes % 2048 == 0 and problem.m > 8
-        if not reused or (exact and k <= 1 and not collides):
+        if panels <= 2 or (exact and k <= 1):
             return "plain"
     return "rows" if by_rows else "columns"
 

@@ -101,12 +101,17 @@ def _block(kernel: DotKernel, quantum: int, limit: int) -> int:
     return -(-columns // quantum) * quantum
 
 
-def emit_streamed(module: ir.Module, kernel: DotKernel) -> tuple[list[Phase], int, int]:
-    """Emit the form for a right operand contiguous in ``n``; returns phases, workspace and scratch bytes."""
+def emit_streamed(
+    module: ir.Module, kernel: DotKernel, threads: int
+) -> tuple[list[Phase], int, int]:
+    """Emit the form for a right operand contiguous in ``n``; returns phases, workspace and scratch bytes.
+
+    ``threads`` is the number of threads to have tasks for where there are columns enough.
+    """
     problem = kernel.problem
     # Long stretches of each row keep the prefetcher going; the sums of a block stay in the first-level cache.
-    block = _block(kernel, kernel.lanes * 4, 1024)
-    block = max(block, min(1024, -(-problem.n // kernel.lanes) * kernel.lanes))
+    share = -(-problem.n // (kernel.lanes * threads)) * kernel.lanes
+    block = max(_block(kernel, kernel.lanes, 2048), min(2048, share))
     columns = _Columns(kernel, block)
     name = f"{kernel.name}_compute"
     scratch = columns.scratch_bytes
