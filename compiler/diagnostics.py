@@ -7,6 +7,10 @@ from typing import cast
 
 from mlir import ir
 
+from gristmill.dialects.locations import location_text
+
+__all__ = ["MLIRError", "diagnostics_text", "location_text"]
+
 #: What the bindings raise on a failed parse, verification or pass (absent from their stubs).
 MLIRError = cast(
     type[Exception],
@@ -22,10 +26,3 @@ def diagnostics_text(error: Exception) -> str:
         notes = [note.message.strip().partition("\n")[0] for note in diagnostic.notes]
         parts.append(" ".join([text, *(f"[note: {note}]" for note in notes)]))
     return "; ".join(parts) or str(error).strip().replace("\n", " ")
-
-
-def location_text(location: ir.Location) -> str:
-    """``file:line:col`` of a location, or MLIR's own spelling of a more complex one."""
-    text = str(location)
-    inner = text[len("loc(") : -1] if text.startswith("loc(") else text
-    return inner.replace('"', "")

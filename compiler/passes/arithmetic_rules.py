@@ -141,6 +141,16 @@ def idempotent(r: Rewriter, op: ir.Operation) -> Result:
     return [op.operands[0]] if op.operands[0] == op.operands[1] else None
 
 
+def extreme(r: Rewriter, op: ir.Operation) -> Result:
+    """``max(x, -inf)`` and ``min(x, inf)`` → ``x``."""
+    kind = r.type(op.results[0])
+    neutral = -math.inf if hlo.short_name(op) == "maximum" else math.inf
+    for value, other in _sides(r, op):
+        if kind.is_float and _is(other, neutral, kind):
+            return [value]
+    return None
+
+
 def bitwise(r: Rewriter, op: ir.Operation) -> Result:
     """Neutral and absorbing operands of ``and``, ``or``, ``xor``; ``x ^ x`` → 0."""
     name = hlo.short_name(op)
@@ -277,8 +287,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "convert": (convert,),
     "divide": (divide,),
     "imag": (part_of_complex,),
-    "maximum": (idempotent,),
-    "minimum": (idempotent,),
+    "maximum": (idempotent, extreme),
+    "minimum": (idempotent, extreme),
     "multiply": (multiply,),
     "negate": (involution,),
     "not": (involution, not_compare),

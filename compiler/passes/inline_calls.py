@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from mlir import ir
 
-from gristmill.compiler.diagnostics import location_text
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.base import Pass
 from gristmill.compiler.passes.rewriting import Rewriter, call_graph, erase_unreferenced
 from gristmill.dialects import hlo
+from gristmill.dialects.locations import location_text
 from gristmill.errors import PassError
 
 
