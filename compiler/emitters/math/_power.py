@@ -192,10 +192,16 @@ def rsqrt(x: Value) -> Value:
 
     At 0 and infinity the correction is NaN and the quotient right.
     """
+    form = x.format
+    # scale by an even power of two where the residual of the root would be subnormal
+    tiny = x < form.min_normal * 2.0 ** (form.mantissa + 1)
+    shift = form.mantissa // 2 + 1
+    x = x * select(tiny, x.constant(4.0**shift), 1.0)
     root = x.sqrt()
     quotient = 1.0 / root
     root_error = fma(-root, root, x)
     quotient_error = fma(-root, quotient, 1.0)
     correction = fma(root_error * quotient * quotient, -0.5, quotient_error)
     corrected = fma(quotient, correction, quotient)
-    return select(corrected.is_nan(), quotient, corrected)
+    result = select(corrected.is_nan(), quotient, corrected)
+    return result * select(tiny, x.constant(2.0**shift), 1.0)
