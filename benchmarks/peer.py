@@ -40,13 +40,13 @@ class Peer(bench_peers.Worker):
         self._call = lambda: executable(*inputs, threads=threads)
         return {"compile": seconds}
 
-    def call(self) -> list[np.ndarray]:
+    def call(self) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run once to completion."""
         return self._call()
 
-    def host(self, result: list[np.ndarray]) -> list[np.ndarray]:
-        """The results as numpy arrays, which they are."""
-        return list(result)
+    def host(self, result: np.ndarray | tuple[np.ndarray, ...]) -> list[np.ndarray]:
+        """The results as a list of numpy arrays."""
+        return list(result) if isinstance(result, tuple) else [result]
 
 
 _WARM_UP = """

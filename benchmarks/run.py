@@ -112,7 +112,7 @@ def difference(got: Any, want: Array, tolerance: float) -> str:
     """What is wrong with a result; empty when nothing is."""
     import numpy as np
 
-    result = np.asarray(got[0])
+    result = np.asarray(got)
     if result.shape != want.shape or result.dtype != want.dtype:
         return f"got {result.dtype}{list(result.shape)}, want {want.dtype}{list(want.shape)}"
     scale = max(float(np.abs(want).max(initial=0)), 1e-30)

@@ -102,15 +102,11 @@ def _limit(op: ir.Operation, kind: str) -> float:
 
 
 def _retype(function: ir.Operation, results: list[ir.Value]) -> None:
-    """Set the result types of a function to those of ``results``."""
-    old = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    """Set the result types of a function to those of ``results``; the new ones get no attributes."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     new = ir.FunctionType.get(inputs, [value.type for value in results])
-    attributes = (
-        list(ir.ArrayAttr(function.attributes["res_attrs"]))
-        if ("res_attrs" in function.attributes)
-        else [ir.DictAttr.get({}) for _ in range(len(old.results))]
-    )
-    attributes += [ir.DictAttr.get({}) for _ in range(len(results) - len(attributes))]
     function.attributes["function_type"] = ir.TypeAttr.get(new)
-    function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+    if "res_attrs" in function.attributes:
+        attributes = list(ir.ArrayAttr(function.attributes["res_attrs"]))
+        attributes += [ir.DictAttr.get({}) for _ in range(len(results) - len(attributes))]
+        function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)

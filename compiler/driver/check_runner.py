@@ -58,15 +58,16 @@ def check_file(path: Path) -> Outcome:
 def _run(path: Path) -> tuple[int, list[tuple[str, str, str]]]:
     """The number of checks, and (kind, location, message) of each one that failed."""
     from gristmill.compiler.compile import CompileOptions, compile_stages, import_source
+    from gristmill.compiler.driver.arrays import listed
     from gristmill.compiler.driver.check_extraction import extract_checks
     from gristmill.compiler.passes import registry
 
     module = import_source(path)
-    registry.create("inline").run(module)
+    registry.create("inline-calls").run(module)
     checks = extract_checks(module)
     # With folding off the kernels compute what the check is about, not the compiler's evaluator.
     compilation = compile_stages(module, options=CompileOptions(fold_constants=False))
-    results = compilation.executable()()
+    results = listed(compilation.executable()())
     judged = [(check, check.judge(results)) for check in checks]
     return len(checks), [(c.kind, c.location, text) for c, text in judged if text is not None]
 

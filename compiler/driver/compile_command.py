@@ -95,7 +95,12 @@ def _compile(args: argparse.Namespace, stage: str) -> Compilation:
         start = time.perf_counter()
         module = import_source(args.model)
         imported = time.perf_counter() - start
-        compilation = compile_stages(module, stop_after=stage, observer=observe)
+        compilation = compile_stages(
+            module,
+            stop_after=stage,
+            observer=observe,
+            keep_stages=args.emit is not None or args.dump_dir is not None,
+        )
     finally:
         progress.close()
     compilation.timings.insert(0, ("import", imported))

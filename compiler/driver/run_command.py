@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.compiler.driver.console import replacing, seconds
+from gristmill.compiler.driver.console import seconds
 from gristmill.errors import GristmillError, InputError
 
 if TYPE_CHECKING:
@@ -81,17 +81,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Compile or load, run, then print, save and compare; returns the exit code."""
     import gristmill
+    from gristmill.compiler.driver.arrays import listed, names, save
 
     if not args.model.is_file():
         raise InputError(f"no such file: {args.model}")
     start = time.perf_counter()
-    if is_artifact(args.model):
-        executable = gristmill.load(args.model)
-    else:
-        executable = gristmill.compile(args.model)
+    prepare = gristmill.load if is_artifact(args.model) else gristmill.compile
+    executable = prepare(args.model)
     ready = time.perf_counter() - start
     inputs = _inputs(args, executable)
-    outputs = executable(*inputs, threads=args.threads)
+    outputs = listed(executable(*inputs, threads=args.threads))
     if args.output is not None:
         save(args.output, names(executable.outputs), outputs)
     if args.print or (args.output is None and args.expect is None and not args.repeat):
@@ -113,18 +112,9 @@ def is_artifact(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def names(signature: Sequence[Any]) -> list[str]:
-    """The names of inputs or outputs, made distinct."""
-    seen: dict[str, int] = {}
-    result: list[str] = []
-    for item in signature:
-        count = seen.get(item.name, 0)
-        seen[item.name] = count + 1
-        result.append(f"{item.name}_{count}" if count else item.name)
-    return result
-
-
 def _inputs(args: argparse.Namespace, executable: Executable) -> list[Array]:
+    from gristmill.compiler.driver.arrays import as_dtype, names, read_array, read_arrays, select
+
     wanted = executable.inputs
     if not wanted:
         return []
@@ -163,81 +153,10 @@ def random_inputs(executable: Executable, seed: int) -> list[Array]:
     return arrays
 
 
-def read_array(path: Path) -> Array:
-    """The content of a .npy file."""
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a .npy file of plain numbers: {error}") from error
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """The content of an .npz file."""
-    import zipfile
-
-    import numpy as np
-
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if not hasattr(loaded, "files"):
-            raise InputError(f"{path} is a .npy file; give it as --input")
-        return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not an .npz file of plain numbers: {error}") from error
-
-
-def select(arrays: dict[str, Array], wanted: Sequence[str], path: Path) -> list[Array]:
-    """The arrays called ``wanted``, or else arg0, arg1, ..., or arr_0, ..., or out0, ...."""
-    for keys in (list(wanted), *([f"{p}{i}" for i in range(len(wanted))] for p in _PREFIXES)):
-        if all(key in arrays for key in keys):
-            return [arrays[key] for key in keys]
-    raise InputError(
-        f"{path} holds {', '.join(arrays) or 'nothing'}, but the model's names are "
-        f"{', '.join(wanted)} (arg0, arg1, ... serve too)"
-    )
-
-
-_PREFIXES = ("arg", "arr_", "out")
-
-
-def as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Reinterpret the raw bytes that files hold in place of types foreign to numpy (bfloat16)."""
-    foreign = dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8"))
-    same_size = array.dtype.itemsize == dtype.itemsize
-    return array.view(dtype) if foreign and same_size and array.dtype.kind in "Vu" else array
-
-
-def save(path: Path, keys: Sequence[str], outputs: Sequence[Array]) -> None:
-    """Write results to ``path`` (.npz, or .npy for a single one), all of it or nothing."""
-    import numpy as np
-
-    if path.suffix not in (".npz", ".npy"):
-        raise InputError(f"cannot save to {path}: the name must end in .npz or .npy")
-    if path.suffix == ".npy" and len(outputs) != 1:
-        raise InputError(f"{path} can hold one result, the model has {len(outputs)}; use .npz")
-    with replacing(path) as temporary:
-        if path.suffix == ".npy":
-            np.save(temporary, outputs[0])
-        else:
-            _save_npz(temporary, dict(zip(keys, outputs, strict=True)))
-
-
-def _save_npz(path: Path, arrays: dict[str, Array]) -> None:
-    """``numpy.savez`` for any names; its keyword arguments would clash with some."""
-    import zipfile
-
-    from numpy.lib import format as npy
-
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                npy.write_array(file, array, allow_pickle=False)
-
-
 def _show(executable: Executable, outputs: Sequence[Array]) -> None:
     import numpy as np
+
+    from gristmill.compiler.driver.arrays import names
 
     with np.printoptions(threshold=40, edgeitems=3, linewidth=100):
         for name, item, output in zip(
@@ -249,6 +168,7 @@ def _show(executable: Executable, outputs: Sequence[Array]) -> None:
 def _compare(
     executable: Executable, outputs: Sequence[Array], path: Path, tolerance: float
 ) -> None:
+    from gristmill.compiler.driver.arrays import as_dtype, names, read_arrays, select
     from gristmill.compiler.driver.checks import compare
 
     wanted = select(read_arrays(path), names(executable.outputs), path)
