@@ -30,12 +30,18 @@ ALLOWED = {
         "gristmill.runtime.program",
         "gristmill.runtime.artifact",
         "gristmill.runtime.llvm",
+        "gristmill.runtime.knobs",
+        "gristmill.runtime.threads",
     ),
     "dialects": ("gristmill.errors", "gristmill.dialects", "gristmill.runtime.types"),
     "runtime": ("gristmill.errors", "gristmill.__version__", "gristmill.runtime"),
 }
-#: The one module that joins the compiler to the running of what it compiled.
-JOINTS = {"compiler/compile.py": ("gristmill.runtime.executable",)}
+#: The modules that join the compiler to the running of what it compiled.
+JOINTS = {
+    "compiler/compile.py": ("gristmill.runtime.executable",),
+    "compiler/jit.py": ("gristmill.runtime.executable",),
+    "compiler/codegen/testing.py": ("gristmill.runtime.code",),
+}
 FORBIDDEN = {
     "gristmill": ("jax",),
     "driver": (),
