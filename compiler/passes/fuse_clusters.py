@@ -47,6 +47,10 @@ ROOT_KINDS = {
     "convolution": "loop",
     "reduce_window": "loop",
 }
+#: Operations that read an operand as a whole; it cannot be computed inside their kernel.
+WHOLE_READERS = frozenset(
+    "dot_general scatter convolution reduce_window dynamic_update_slice".split()
+)
 #: Operations that stay at the top level, outside every kernel.
 CONTROL = frozenset("parameter while if case constant func.call custom_call after_all".split())
 
@@ -249,16 +253,10 @@ class Clustering:
 
     def _operands(self, cluster: Cluster, node: Node) -> list[tuple[Node, SymbolicIndex]]:
         index = cluster.index[node]
-        if node.kind == "dot_general":
-            return []  # operands are read whole, many times
         if node.kind == "reduce":
             return self._reduce_operands(cluster, node, index)
-        if node.kind in ("scatter", "convolution", "reduce_window"):
-            return []
-        if node.kind == "dynamic_update_slice":
-            # The updated operand must stay a buffer, to be updated in place.
-            rest = node.operands[1:]
-            return [(x, opaque(x)) for x in rest]
+        if node.kind in WHOLE_READERS:
+            return [(x, opaque(x)) for x in node.operands if not _reads_whole(node, x)]
         return list(zip(node.operands, operand_indices(node, index), strict=True))
 
     def _reduce_operands(
@@ -286,6 +284,8 @@ class Clustering:
             return False
         owner = self.cluster_of.get(node)
         if owner is not None and owner is not cluster:
+            return False
+        if any(_reads_whole(user, node) for s in node.siblings for user in s.users if user in cluster.index):
             return False
         if not self._joins(cluster, node, index):
             return False
@@ -413,6 +413,13 @@ class Clustering:
                 seen.add(member)
                 stack += [u for u in member.users if u not in unit]
         return False
+
+
+def _reads_whole(user: Node, node: Node) -> bool:
+    """Whether ``user`` needs ``node`` as a buffer: its elements are read many times, or updated in place."""
+    if user.kind == "dynamic_update_slice":
+        return node is user.operands[0]
+    return user.kind in WHOLE_READERS
 
 
 def _moves_minor(node: Node) -> bool:
