@@ -1,0 +1,1 @@
+../../gristmill/__main__.py
