@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
+from mlir._mlir_libs import _mlir  # pyright: ignore[reportAttributeAccessIssue]
 from mlir.dialects import irdl
 
 # Attribute kinds, each mapped to the IRDL constraint that checks it.
@@ -287,6 +288,8 @@ def irdl_text() -> str:
 def register(context: ir.Context) -> None:
     """Load the dialect into ``context``; every ``hlo`` op is verified against it from then on."""
     context.allow_unregistered_dialects = True  # for the hlov namespace
+    if "gristmill.dialects" not in _mlir.globals.dialect_search_modules:  # see hlov
+        _mlir.globals.append_dialect_search_prefix("gristmill.dialects")
     with context:
         irdl.load_dialects(ir.Module.parse(irdl_text()))
 
