@@ -1,0 +1,38 @@
+// RUN: %gristmill compile %s --emit=kernels | filecheck %s
+// RUN: %gristmill compile %s --emit=ll | filecheck %s --check-prefix=LL
+
+// Softmax is one kernel: three loops over a row, the exponentials kept in a row buffer in scratch memory.
+// CHECK-LABEL: func.func @kernel_0_row
+// CHECK-SAME:    (%[[X:.*]]: memref<64x1024xf32>, %[[Y:.*]]: memref<64x1024xf32>, %{{.*}}: memref<1xi8>, %[[S:.*]]: memref<{{.*}}xi8>, %[[B:.*]]: index, %[[E:.*]]: index)
+// CHECK:         scf.for %[[ROW:.*]] = %[[B]] to %[[E]]
+// CHECK:           %[[MAX:.*]] = scf.for {{.*}} iter_args
+// CHECK:             memref.load %[[X]][%[[ROW]],
+// CHECK:             llvm.intr.maximum
+// CHECK:           %[[KEPT:.*]] = memref.view %[[S]]
+// CHECK:           scf.for {{.*}} iter_args
+// CHECK:             memref.store %{{.*}}, %[[KEPT]]
+// CHECK:             arith.addf {{.*}} fastmath<reassoc>
+// CHECK:           scf.for
+// CHECK:             memref.load %[[KEPT]]
+// CHECK:             arith.divf
+// CHECK:             memref.store %{{.*}}, %[[Y]][%[[ROW]],
+// CHECK-NOT:   func.func
+
+// Every loop is vectorised and no math function is called.
+// LL: define void @kernel_0_row
+// LL: llvm.maximum.v{{8|16}}f32
+// LL: fadd reassoc <{{8|16}} x float>
+// LL: fdiv <{{8|16}} x float>
+// LL-NOT: call {{.*}} @exp
+func.func public @main(%a: tensor<64x1024xf32>) -> tensor<64x1024xf32> {
+  %n = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%a init: %n) applies stablehlo.maximum across dimensions = [1] : (tensor<64x1024xf32>, tensor<f32>) -> tensor<64xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<64xf32>) -> tensor<64x1024xf32>
+  %2 = stablehlo.subtract %a, %1 : tensor<64x1024xf32>
+  %3 = stablehlo.exponential %2 : tensor<64x1024xf32>
+  %4 = stablehlo.reduce(%3 init: %z) applies stablehlo.add across dimensions = [1] : (tensor<64x1024xf32>, tensor<f32>) -> tensor<64xf32>
+  %5 = stablehlo.broadcast_in_dim %4, dims = [0] : (tensor<64xf32>) -> tensor<64x1024xf32>
+  %6 = stablehlo.divide %3, %5 : tensor<64x1024xf32>
+  return %6 : tensor<64x1024xf32>
+}
