@@ -11,6 +11,9 @@ from importlib import metadata
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import knobs
 
+#: libomp's variable for how long, in milliseconds, idle workers spin.
+_BLOCKTIME = "KMP_BLOCKTIME"
+
 _count: list[int] = []
 
 
@@ -43,12 +46,19 @@ def load_openmp() -> ctypes.CDLL:
     Workers of a finished region spin for the ``GRISTMILL_SPIN_MS`` knob before they sleep, unless
     the user set ``KMP_BLOCKTIME``. Raises ``ToolchainError`` when the library is missing.
     """
-    os.environ.setdefault("KMP_BLOCKTIME", str(knobs.SPIN_MS.get()))
     try:
         path = metadata.distribution("cmeel-libomp").locate_file("cmeel.prefix/lib/libomp.so")
-        return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except (metadata.PackageNotFoundError, OSError) as error:
         raise ToolchainError(
             f"the OpenMP library cannot be loaded ({error}); install it with: "
             "pip install cmeel-libomp"
         ) from None
+    ours = _BLOCKTIME not in os.environ
+    if ours:
+        os.environ[_BLOCKTIME] = str(knobs.SPIN_MS.get())
+    # The first call makes libomp read its environment; child processes need not inherit ours.
+    library.omp_get_max_threads()
+    if ours:
+        del os.environ[_BLOCKTIME]
+    return library

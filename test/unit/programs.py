@@ -163,3 +163,40 @@ def spin_program() -> Program:
         inputs=(Signature("flag", ArrayType.parse("1xi32")),),
         outputs=(),
     )
+
+
+# __kmpc_fork_call(location, argument count, microtask, arguments…): every thread t of the team writes
+# t + 1 to result[t]. The location is libomp's ident_t, with the KMPC flag set.
+PARALLEL = """
+@text = private constant [5 x i8] c";;;;\\00"
+@location = private constant { i32, i32, i32, i32, ptr } { i32 0, i32 2, i32 0, i32 5, ptr @text }
+declare void @__kmpc_push_num_threads(ptr, i32, i32)
+declare i32 @__kmpc_global_thread_num(ptr)
+declare void @__kmpc_fork_call(ptr, i32, ptr, ...)
+define internal void @body(ptr %global, ptr %local, ptr %r) {
+  %t = load i32, ptr %local
+  %n = add i32 %t, 1
+  %at = getelementptr i32, ptr %r, i32 %t
+  store i32 %n, ptr %at
+  ret void
+}
+define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
+  %r = load ptr, ptr %out
+  %n = trunc i64 %threads to i32
+  %self = call i32 @__kmpc_global_thread_num(ptr @location)
+  call void @__kmpc_push_num_threads(ptr @location, i32 %self, i32 %n)
+  call void (ptr, i32, ptr, ...) @__kmpc_fork_call(ptr @location, i32 1, ptr @body, ptr %r)
+  ret void
+}
+"""
+
+
+def parallel_program() -> Program:
+    """Forks a team; thread ``t`` writes ``t + 1`` to ``r[t]``."""
+    return _program(
+        "parallel",
+        [assemble(PARALLEL)],
+        inputs=(Signature("x", ArrayType.parse("1xf32")),),
+        outputs=(Signature("r", ArrayType.parse("16xi32")),),
+        parallel=True,
+    )
