@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dot emitter against numpy: any dimension numbers, element types, forms, tilings and fusions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from dot_support import aligned, assert_matches, random_array, reference, run_kernel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlir import ir
+from mlir.dialects import arith, memref
+
+from gristmill.compiler.codegen.host import host_target
+from gristmill.compiler.emitters.build import Index, index_value, load
+from gristmill.compiler.emitters.cpu.dot import emit_dot
+from gristmill.compiler.emitters.cpu.dot_build import DotKernel
+from gristmill.compiler.emitters.cpu.dot_gemm import Tiling, emit_gemm
+from gristmill.compiler.emitters.cpu.dot_plan import Form, choose_form, choose_tiling
+from gristmill.compiler.emitters.cpu.dot_problem import AxisMap, DotProblem
+from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec
+from gristmill.compiler.target import Target
+from gristmill.runtime.types import ArrayType, element_type
+
+MATMUL: dict[str, Any] = {"lhs_contract": (1,), "rhs_contract": (0,)}
+
+
+def problem_of(lhs: str, rhs: str, result: str, **dims: Sequence[int]) -> DotProblem:
+    kinds = ArrayType.parse(lhs), ArrayType.parse(rhs)
+    return DotProblem.of(*kinds, element_type(result), **dims)
+
+
+def check(problem: DotProblem, *, target: Target | None = None, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = problem.lhs.array, problem.rhs.array
+    lhs, rhs = (random_array(k, rng) for k in kinds)
+    with ir.Context(), ir.Location.unknown():
+        kernel = emit_dot(
+            "dot", problem, target or host_target(), arguments=kinds, results=[problem.output]
+        )
+        (got,) = run_kernel(kernel, [lhs, rhs], target=target)
+    assert_matches(problem, got, reference(problem, lhs, rhs))
+
+
+#: Operand type and result type.
+TYPES = [
+    *[(t, t) for t in ("f32", "f32", "f64", "bf16", "f16", "i1")],
+    *[(t, t) for t in ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64")],
+    *[("bf16", "f32"), ("f16", "f32"), ("f32", "f64"), ("f32", "bf16")],
+    *[("i8", "i32"), ("ui8", "i32"), ("ui8", "ui32"), ("i16", "i64"), ("i8", "f32")],
+]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> DotProblem:
+    operand, result = draw(st.sampled_from(TYPES))
+    largest = draw(st.sampled_from([4, 12, 40, 130]))
+    most = 1 if largest > 12 else 2
+    size = st.integers(1, largest) if draw(st.integers(0, 9)) else st.integers(0, 3)
+    batch = draw(st.lists(st.integers(1, 3), max_size=most))
+    rows, columns, depth = (draw(st.lists(size, max_size=most)) for _ in range(3))
+
+    def arrange(free: list[int]) -> tuple[tuple[int, ...], list[int], list[int]]:
+        dims = [
+            *[("batch", i, s) for i, s in enumerate(batch)],
+            *[("free", i, s) for i, s in enumerate(free)],
+            *[("depth", i, s) for i, s in enumerate(depth)],
+        ]
+        order = draw(st.permutations(dims))
+
+        def find(group: str, count: int) -> list[int]:
+            return [
+                next(p for p, d in enumerate(order) if d[:2] == (group, i)) for i in range(count)
+            ]
+
+        shape = tuple(s for _, _, s in order)
+        return shape, find("batch", len(batch)), find("depth", len(depth))
+
+    lhs_shape, lhs_batch, lhs_contract = arrange(rows)
+    rhs_shape, rhs_batch, rhs_contract = arrange(columns)
+    element = element_type(operand)
+    return DotProblem.of(
+        ArrayType(lhs_shape, element),
+        ArrayType(rhs_shape, element),
+        element_type(result),
+        lhs_batch=lhs_batch,
+        rhs_batch=rhs_batch,
+        lhs_contract=lhs_contract,
+        rhs_contract=rhs_contract,
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_any_dimension_numbers_and_types(problem: DotProblem, seed: int) -> None:
+    check(problem, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "result", "dims"),
+    [
+        ("0x5xf32", "5x7xf32", "f32", MATMUL),
+        ("3x0xf32", "0x7xf32", "f32", MATMUL),
+        ("3x0xi8", "0x7xi8", "i32", MATMUL),
+        ("3x5xbf16", "5x0xbf16", "bf16", MATMUL),
+        (
+            "4x0x5xf32",
+            "4x5x2xf32",
+            "f32",
+            dict(MATMUL, lhs_batch=(0,), rhs_batch=(0,))
+            | {"lhs_contract": (2,), "rhs_contract": (1,)},
+        ),
+    ],
+)
+def test_empty_dimensions(lhs: str, rhs: str, result: str, dims: dict[str, Any]) -> None:
+    check(problem_of(lhs, rhs, result, **dims))
+
+
+@pytest.mark.parametrize("operand", ["f32", "bf16", "f16", "i8"])
+@pytest.mark.parametrize("dims", [(0, 1), (1, 0), (1, 1), (0, 0)])
+def test_long_sums_in_every_orientation(operand: str, dims: tuple[int, int]) -> None:
+    lhs, rhs = [(37, 2500), (2500, 37)][dims[0] == 0], [(50, 2500), (2500, 50)][dims[1] == 0]
+    result = "i32" if operand == "i8" else operand
+    problem = problem_of(
+        f"{lhs[0]}x{lhs[1]}x{operand}",
+        f"{rhs[0]}x{rhs[1]}x{operand}",
+        result,
+        lhs_contract=(dims[0],),
+        rhs_contract=(dims[1],),
+    )
+    check(problem)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("operand", ["f32", "f64", "bf16"])
+def test_few_rows(rows: int, transposed: bool, operand: str) -> None:
+    rhs = f"203x{301}x{operand}" if transposed else f"301x203x{operand}"
+    contract = (1,) if transposed else (0,)
+    problem = problem_of(
+        f"{rows}x301x{operand}", rhs, operand, lhs_contract=(1,), rhs_contract=contract
+    )
+    check(problem)
+    check(dataclasses.replace(problem, lhs=problem.rhs, rhs=problem.lhs))  # few columns
+
+
+def test_smaller_vectors() -> None:
+    for nbytes in (16, 32):
+        target = dataclasses.replace(host_target(), vector_bytes=nbytes)
+        for rows in (2, 61):
+            check(problem_of(f"{rows}x70xf32", "70x45xf32", "f32", **MATMUL), target=target)
+            problem = problem_of(
+                f"{rows}x70xf64", "45x70xf64", "f64", lhs_contract=(1,), rhs_contract=(1,)
+            )
+            check(problem, target=target)
+
+
+def gemm(problem: DotProblem, tiling: Tiling) -> KernelDefinition:
+    kinds = problem.lhs.array, problem.rhs.array
+    vector_bytes = host_target().vector_bytes
+    kernel = DotKernel(
+        "dot", problem, kinds, (problem.output,), 0, 1, None, None, None, vector_bytes
+    )
+    module = ir.Module.create()
+    phases, workspace, scratch = emit_gemm(module, kernel, tiling)
+    spec = KernelSpec("dot", tuple(phases), kinds, (problem.output,), workspace, scratch)
+    return KernelDefinition(spec, module)
+
+
+@pytest.mark.parametrize("result", ["f32", "bf16"])
+@pytest.mark.parametrize("lhs", ["plain", "rows", "columns"])
+@pytest.mark.parametrize("rhs", ["plain", "shared", "private"])
+@pytest.mark.parametrize(("rows", "k_chunk"), [(45, 64), (15, 208), (20, 32)])
+def test_every_packing_gives_the_same_sums(
+    result: str, lhs: Any, rhs: Any, rows: int, k_chunk: int
+) -> None:
+    problem = problem_of(
+        "2x45x203xf32",
+        "203x2x70xf32",
+        result,
+        lhs_batch=(0,),
+        rhs_batch=(1,),
+        lhs_contract=(2,),
+        rhs_contract=(0,),
+    )
+    rng = np.random.default_rng(1)
+    a, b = (random_array(k, rng) for k in (problem.lhs.array, problem.rhs.array))
+    with ir.Context(), ir.Location.unknown():
+        kernel = gemm(problem, Tiling(4, 2, rows, k_chunk, lhs, rhs))
+        (got,) = run_kernel(kernel, [a, b])
+    assert_matches(problem, got, reference(problem, a, b))
+
+
+def test_narrow_results_are_rounded_once() -> None:
+    problem = problem_of("8x4096xbf16", "4096x32xbf16", "bf16", **MATMUL)
+    lhs = np.ones((8, 4096), problem.lhs.array.element.dtype)
+    rhs = np.ones((4096, 32), lhs.dtype)
+    with ir.Context(), ir.Location.unknown():
+        kernel = emit_dot(
+            "dot",
+            problem,
+            host_target(),
+            arguments=[problem.lhs.array, problem.rhs.array],
+            results=[problem.output],
+        )
+        (got,) = run_kernel(kernel, [lhs, rhs])
+    # Sums kept in bf16 would stop at 256.
+    assert (got.astype(np.float32) == 4096).all()
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "dims"),
+    [
+        ("40x64xf32", "64x70xf32", MATMUL),
+        ("40x64xf32", "64x3x32xf32", MATMUL),
+        ("2x20x64xf32", "64x5x7xf32", {"lhs_contract": (2,), "rhs_contract": (0,)}),
+        ("1x64xf32", "64x130xf32", MATMUL),
+        ("130x64xf32", "64x1xf32", MATMUL),
+        ("130x64xf32", "2x64xf32", {"lhs_contract": (1,), "rhs_contract": (1,)}),
+        ("3x2xf32", "2x5xf32", MATMUL),
+        ("64x64xbf16", "64x64xbf16", MATMUL),
+    ],
+)
+def test_epilogue_sees_every_element_at_its_index(lhs: str, rhs: str, dims: dict[str, Any]) -> None:
+    """Bias by the last dimension, then relu; the second result is a copy of a full-shape operand."""
+    result = lhs.rpartition("x")[2]
+    problem = problem_of(lhs, rhs, result, **dims)
+    out = problem.output
+    bias, residual = ArrayType(out.shape[-1:], out.element), out
+
+    def epilogue(
+        value: ir.Value, index: Sequence[Index], buffers: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        shift = memref.LoadOp(buffers[2], [index_value(index[-1])]).result
+        other = memref.LoadOp(buffers[3], [index_value(i) for i in index]).result
+        nought = arith.ConstantOp(value.type, ir.FloatAttr.get(value.type, 0.0)).result
+        total = arith.AddFOp(value, shift).result
+        return [arith.MaximumFOp(total, nought).result, other]
+
+    rng = np.random.default_rng(2)
+    kinds = [problem.lhs.array, problem.rhs.array, bias, residual]
+    arrays = [random_array(k, rng) for k in kinds]
+    with ir.Context(), ir.Location.unknown():
+        kernel = emit_dot(
+            "dot", problem, host_target(), arguments=kinds, results=[out, out], epilogue=epilogue
+        )
+        got, copy = run_kernel(kernel, arrays)
+    np.testing.assert_array_equal(copy.astype(np.float64), arrays[3].astype(np.float64))
+    wide = reference(problem, arrays[0], arrays[1]) + arrays[2].astype(np.float64)
+    tolerance = 0.05 if result == "bf16" else 1e-5
+    np.testing.assert_allclose(got.astype(np.float64), np.maximum(wide, 0), atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(33, 40, 50), (2, 40, 50), (600, 40, 50), (3, 4, 5)])
+def test_prologues_compute_the_operands(shape: tuple[int, int, int]) -> None:
+    """The left operand is converted from i8, the right one is a transpose times two."""
+    m, k, n = shape
+    problem = problem_of(f"{m}x{k}xf32", f"{k}x{n}xf32", "f32", **MATMUL)
+    kinds = [ArrayType.parse(f"{m}x{k}xi8"), ArrayType.parse(f"{n}x{k}xf32")]
+    f32 = element_type("f32")
+
+    def left(index: Sequence[Index], buffers: Sequence[ir.Value]) -> ir.Value:
+        value = load(buffers[0], index, kinds[0].element)
+        return arith.SIToFPOp(ir.F32Type.get(), value).result
+
+    def right(index: Sequence[Index], buffers: Sequence[ir.Value]) -> ir.Value:
+        value = load(buffers[1], [index[1], index[0]], f32)
+        return arith.AddFOp(value, value).result
+
+    rng = np.random.default_rng(3)
+    a, b = (random_array(t, rng) for t in kinds)
+    with ir.Context(), ir.Location.unknown():
+        kernel = emit_dot(
+            "dot",
+            problem,
+            host_target(),
+            arguments=kinds,
+            results=[problem.output],
+            lhs_prologue=left,
+            rhs_prologue=right,
+        )
+        (got,) = run_kernel(kernel, [a, b])
+    np.testing.assert_allclose(got, a.astype(np.float64) @ (2 * b.T), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "dims", "form"),
+    [
+        ("3x3xf32", "3x3xf32", MATMUL, Form.SCALAR),
+        ("1x512xf32", "512x512xf32", MATMUL, Form.STREAMED),
+        ("512x512xf32", "512xf32", MATMUL, Form.DOTTED),
+        ("512x512xf32", "512xf32", {"lhs_contract": (0,), "rhs_contract": (0,)}, Form.STREAMED),
+        ("64x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),
+    ],
+)
+def test_forms(lhs: str, rhs: str, dims: dict[str, Any], form: Form) -> None:
+    problem = problem_of(lhs, rhs, "f32", **dims)
+    kinds = problem.lhs.array, problem.rhs.array
+    kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 64)
+    assert choose_form(kernel)[0] is form
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("m", [5, 64, 100, 1024])
+@pytest.mark.parametrize("n", [3, 40, 1000])
+def test_register_tiles_fit(vector_bytes: int, m: int, n: int) -> None:
+    problem = problem_of(f"{m}x256xf32", f"256x{n}xf32", "f32", **MATMUL)
+    kinds = problem.lhs.array, problem.rhs.array
+    kernel = DotKernel(
+        "dot", problem, kinds, (problem.output,), 0, 1, None, None, None, vector_bytes
+    )
+    tiling = choose_tiling(kernel, dataclasses.replace(host_target(), vector_bytes=vector_bytes))
+    registers = 32 if vector_bytes == 64 else 16
+    assert tiling.mr * tiling.vectors + tiling.vectors + 1 <= registers
+    assert tiling.block_rows % tiling.mr == 0 or m % tiling.block_rows == 0
+    assert tiling.k_chunk % kernel.lanes == 0
+
+
+def test_axis_maps_collapse_and_address() -> None:
+    assert AxisMap.of((4, 1, 5), (10, 7, 2)).parts == ((20, 2),)
+    split = AxisMap.of((4, 5), (100, 2))
+    assert split.stride is None
+    assert split.inner_stride == 2
+    assert [split.offset(i) for i in (0, 1, 5, 19)] == [0, 2, 100, 308]
+    assert AxisMap.of((1,), (9,)).offset(0) == 0
+    assert AxisMap.of((1,), (9,)).stride == 0
+
+
+def test_emission_is_deterministic_and_reports_its_work() -> None:
+    problem = problem_of("64x784xf32", "784x512xf32", "f32", **MATMUL)
+
+    def emit() -> tuple[str, KernelSpec]:
+        kinds = [problem.lhs.array, problem.rhs.array]
+        with ir.Context(), ir.Location.unknown():
+            kernel = emit_dot(
+                "dot", problem, host_target(), arguments=kinds, results=[problem.output]
+            )
+            return str(kernel.source), kernel.spec
+
+    assert emit() == emit()
+    spec = emit()[1]
+    assert spec.flops == 2 * 64 * 784 * 512
+    assert spec.phases[-1].parallel
+    assert math.prod(problem.output.shape) == 64 * 512
+
+
+def test_the_harness_notices_a_kernel_that_writes_nothing() -> None:
+    problem = problem_of("2x2xf32", "2x2xf32", "f32", **MATMUL)
+    untouched = aligned(16).view(np.float32).reshape(2, 2)
+    with pytest.raises(AssertionError):
+        assert_matches(problem, untouched, np.ones((2, 2)))
