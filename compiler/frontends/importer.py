@@ -32,6 +32,7 @@ class Importer:
         self.constants = ConstantImporter()
         self._functions = functions
         self._symbols = {"main", *functions}
+        self._next_index: dict[str, int] = {}
         self._types: dict[source_ir.Type, ir.Type] = {}
         self._arrays: dict[source_ir.Type, ArrayType] = {}
         self._locations: dict[str, ir.Location] = {}
@@ -62,9 +63,10 @@ class Importer:
 
     def fresh_symbol(self, stem: str) -> str:
         """``stem_N`` with the first N that no function has."""
-        index = 0
+        index = self._next_index.get(stem, 0)
         while f"{stem}_{index}" in self._symbols:
             index += 1
+        self._next_index[stem] = index + 1
         self._symbols.add(f"{stem}_{index}")
         return f"{stem}_{index}"
 
@@ -97,8 +99,11 @@ class Importer:
     def report(self, op: source_ir.Operation, message: str) -> None:
         """Note that ``op`` cannot be translated."""
         where = short_location(op.location, self.name)
-        prefix = f"{where}: " if where else ""
-        self._unsupported[f"{prefix}{op.name}: {message}"] = None
+        if where is None:  # HLO text gives instruction names but no positions
+            location = op.location
+            named = isinstance(location, source_ir.NameLoc)
+            where = f"{self.name}: {location.name_str}" if named else self.name
+        self._unsupported[f"{where}: {op.name}: {message}"] = None
 
     def raise_unsupported(self) -> None:
         """Raise one ``UnsupportedError`` for everything reported, if anything was."""

@@ -17,7 +17,7 @@ from mlir.dialects import func
 
 from gristmill.compiler.diagnostics import MLIRError
 from gristmill.compiler.frontends import batch_norm
-from gristmill.compiler.frontends.source import KEPT_CHLO, KEPT_PREFIX
+from gristmill.compiler.frontends.legalise import KEPT_CHLO, KEPT_PREFIX
 from gristmill.compiler.frontends.views import defining_op, operands, results
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
@@ -35,6 +35,11 @@ _IDENTITY_TARGETS = {
     "SPMDShardToFullShape",
     "annotate_device_placement",
     "LayoutConstraint",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+    "xla.sdy.PropagationBarrier",
+    "xla.sdy.Sharding",
 }
 #: Custom calls that stand for one elementwise ``hlo`` operation.
 _ELEMENTWISE_TARGETS = {

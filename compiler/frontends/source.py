@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every input format to a StableHLO module in jaxlib's MLIR, made ready for translation.
 
-In: bytes or a JAX object. Out: a ``jaxlib.mlir`` module with composites expanded into calls, CHLO
-legalised (``erf`` and ``erfc`` excepted, see :data:`KEPT_CHLO`) and removable dynamism removed.
+In: bytes or a JAX object. Out: a ``jaxlib.mlir`` module, prepared by
+:mod:`gristmill.compiler.frontends.legalise`.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportMissingModuleSource]
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
-from gristmill.compiler.frontends.views import defining_op, operands, results, walk
+from gristmill.compiler.frontends.legalise import prepare
 from gristmill.errors import InputError, ParseError
 
 _BYTECODE_MAGIC = b"ML\xefR"
@@ -27,33 +26,8 @@ _HLO_TEXT = re.compile(r"(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _HLO_ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: ([^\n]*)")
-
-#: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
-KEPT_CHLO = ("chlo.erf", "chlo.erfc")
-KEPT_PREFIX = "gristmill."
 _UNTYPED_CONFIG = "backend_config for api_version API_VERSION_ORIGINAL must be a string"
 _DICTIONARY_CONFIG = re.compile(r"\bbackend_config\s*=\s*\{")
-#: Operations that importing HLO text leaves in MHLO, and their CHLO names.
-_MHLO_TO_CHLO = {
-    "mhlo.topk": "chlo.top_k",
-    **{
-        f"mhlo.{name}": f"chlo.{name}"
-        for name in "acos acosh asin asinh atan atanh cosh erf sinh".split()
-    },
-}
-
-_DYNAMIC_OPS = {
-    f"stablehlo.{name}"
-    for name in (
-        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad dynamic_reshape "
-        "real_dynamic_slice"
-    ).split()
-}
-_TUPLE_OPS = ("stablehlo.get_tuple_element", "stablehlo.tuple")
-_DEPRECATED_OPS = {
-    f"stablehlo.{name}"
-    for name in "broadcast create_token cross-replica-sum dot einsum unary_einsum".split()
-}
 
 
 class Lowered(Protocol):
@@ -99,7 +73,7 @@ def parse_bytes(data: bytes, name: str) -> ir.Operation:
     """
     with make_source_context() as context:
         module = _parse(context, data, name).operation
-        _prepare(module)
+        prepare(module)
     return module
 
 
@@ -115,7 +89,7 @@ def module_of_lowered(lowered: Lowered) -> ir.Operation:
     _registry()
     with original.context, ir.Location.unknown():
         module = original.operation.clone().operation  # shares the constants with the original
-        _prepare(module)
+        prepare(module)
     return module
 
 
@@ -257,84 +231,3 @@ def _exported_module(data: bytes, name: str) -> bytes:
             location=name,
         )
     return artifact
-
-
-def _prepare(module: ir.Operation) -> None:
-    names = _names(module)
-    if names & _MHLO_TO_CHLO.keys():
-        for op in walk(module):
-            if op.name in _MHLO_TO_CHLO:
-                _to_chlo(op)
-        names = _names(module)
-    if "stablehlo.composite" in names:
-        _run(module, "func.func(stablehlo-legalize-composite-to-call)")
-    if any(name.startswith("chlo.") for name in names):
-        for op in walk(module):
-            if op.name in KEPT_CHLO:
-                _keep(op)
-        _run(module, "func.func(chlo-legalize-to-stablehlo)")
-        names = _names(module)
-    if names & _DEPRECATED_OPS:
-        _run(module, "func.func(stablehlo-legalize-deprecated-ops)")
-    if names & _DYNAMIC_OPS:
-        _run(module, "func.func(stablehlo-canonicalize-dynamism)")
-        _run(module, "stablehlo-refine-shapes")
-    if "stablehlo.tuple" in names:
-        _fold_tuples(module)
-
-
-def _names(module: ir.Operation) -> set[str]:
-    return {op.name for op in walk(module)}
-
-
-def _keep(op: ir.Operation) -> None:
-    target = KEPT_PREFIX + op.name.partition(".")[2]
-    attributes = {"call_target_name": ir.StringAttr.get(target)}
-    _replace(op, "stablehlo.custom_call", attributes)
-
-
-def _to_chlo(op: ir.Operation) -> None:
-    attributes: dict[str, ir.Attribute] = {}
-    if op.name == "mhlo.topk":
-        if "largest" in op.attributes and not ir.BoolAttr(op.attributes["largest"]).value:
-            return  # CHLO has no form for the smallest; reported by the translation
-        attributes["k"] = op.attributes["k"]
-    _replace(op, _MHLO_TO_CHLO[op.name], attributes)
-
-
-def _replace(op: ir.Operation, name: str, attributes: Mapping[str, ir.Attribute]) -> None:
-    new = ir.Operation.create(
-        name,
-        results=[result.type for result in results(op)],
-        operands=operands(op),
-        attributes=dict(attributes),
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    for old, result in zip(results(op), results(new), strict=True):
-        old.replace_all_uses_with(result)
-    op.erase()
-
-
-def _fold_tuples(module: ir.Operation) -> None:
-    """Replace elements of tuples made in the same function by what the tuple was made of."""
-    operations = walk(module)
-    for op in operations:
-        if op.name == "stablehlo.get_tuple_element":
-            maker = defining_op(operands(op)[0])
-            if maker is not None and maker.name == "stablehlo.tuple":
-                index = ir.IntegerAttr(op.attributes["index"]).value
-                results(op)[0].replace_all_uses_with(operands(maker)[index])
-    for op in reversed(operations):
-        unused = op.name in _TUPLE_OPS and not list(results(op)[0].uses)
-        if unused:
-            op.erase()
-
-
-def _run(module: ir.Operation, pipeline: str) -> None:
-    manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
-    try:
-        manager.run(module)
-    except ir.MLIRError:
-        # What a pass cannot convert stays as it was and is reported, with its location, by the translation.
-        return

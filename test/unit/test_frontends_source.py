@@ -225,3 +225,29 @@ def test_importing_the_package_and_a_program_does_not_import_jax():
         "assert 'jax' not in sys.modules and 'jaxlib' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_custom_calls_of_hlo_return_their_parts():
+    text = """HloModule m
+ENTRY main {
+  x = f32[4] parameter(0)
+  c = (f32[4], s32[]) custom-call(x), custom_call_target="acme.f"
+  ROOT second = s32[] get-tuple-element(c), index=1
+}
+"""
+    printed = str(load_text(text).module)
+    assert '%0:2 = "hlov.custom_call"(%arg0) {' in printed
+    assert "(tensor<4xf32>) -> (tensor<4xf32>, tensor<i32>)" in printed
+    assert "return %0#1 : tensor<i32>" in printed
+
+
+def test_unsupported_hlo_instructions_are_named():
+    text = """HloModule m
+ENTRY main {
+  x = f32[4] parameter(0)
+  ROOT odd = f8e5m2[4] convert(x)
+}
+"""
+    with pytest.raises(UnsupportedError) as caught:
+        load_text(text, "in.hlo")
+    assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.convert: element type f8E5M2")

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites of a source module, in place, before it is translated.
+
+In: any module that jaxlib parses. Out: composites expanded into calls, CHLO legalised (:data:`KEPT_CHLO`
+excepted), deprecated operations replaced, removable dynamism and tuples removed. What cannot be rewritten
+stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxlib.mlir import ir, passmanager
+
+from gristmill.compiler.frontends.views import Value, defining_op, operands, results, walk
+
+#: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
+KEPT_CHLO = ("chlo.erf", "chlo.erfc")
+KEPT_PREFIX = "gristmill."
+#: Operations that importing HLO text leaves in MHLO, and their CHLO names.
+_MHLO_TO_CHLO = {
+    "mhlo.topk": "chlo.top_k",
+    **{
+        f"mhlo.{name}": f"chlo.{name}"
+        for name in "acos acosh asin asinh atan atanh cosh erf sinh".split()
+    },
+}
+
+_DYNAMIC_OPS = {
+    f"stablehlo.{name}"
+    for name in (
+        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad dynamic_reshape "
+        "real_dynamic_slice"
+    ).split()
+}
+_TUPLE_MAKERS = ("stablehlo.custom_call", "stablehlo.tuple")
+_DEPRECATED_OPS = {
+    f"stablehlo.{name}"
+    for name in "broadcast create_token cross-replica-sum dot einsum unary_einsum".split()
+}
+
+
+def prepare(module: ir.Operation) -> None:
+    """Apply every rewrite that ``module`` needs; jaxlib's passes must be registered."""
+    names = _names(module)
+    if names & _MHLO_TO_CHLO.keys():
+        for op in walk(module):
+            if op.name in _MHLO_TO_CHLO:
+                _to_chlo(op)
+        names = _names(module)
+    if "stablehlo.composite" in names:
+        _run(module, "func.func(stablehlo-legalize-composite-to-call)")
+    if any(name.startswith("chlo.") for name in names):
+        for op in walk(module):
+            if op.name in KEPT_CHLO:
+                _keep(op)
+        _run(module, "func.func(chlo-legalize-to-stablehlo)")
+        names = _names(module)
+    if names & _DEPRECATED_OPS:
+        _run(module, "func.func(stablehlo-legalize-deprecated-ops)")
+    if names & _DYNAMIC_OPS:
+        _run(module, "func.func(stablehlo-canonicalize-dynamism)")
+        _run(module, "stablehlo-refine-shapes")
+    if names.intersection(_TUPLE_MAKERS):
+        _fold_tuples(module)
+
+
+def _names(module: ir.Operation) -> set[str]:
+    return {op.name for op in walk(module)}
+
+
+def _keep(op: ir.Operation) -> None:
+    target = KEPT_PREFIX + op.name.partition(".")[2]
+    attributes = {"call_target_name": ir.StringAttr.get(target)}
+    _replace(op, "stablehlo.custom_call", attributes)
+
+
+def _to_chlo(op: ir.Operation) -> None:
+    attributes: dict[str, ir.Attribute] = {}
+    if op.name == "mhlo.topk":
+        if "largest" in op.attributes and not ir.BoolAttr(op.attributes["largest"]).value:
+            return  # CHLO has no form for the smallest; reported by the translation
+        attributes["k"] = op.attributes["k"]
+    _replace(op, _MHLO_TO_CHLO[op.name], attributes)
+
+
+def _replace(op: ir.Operation, name: str, attributes: Mapping[str, ir.Attribute]) -> None:
+    new = ir.Operation.create(
+        name,
+        results=[result.type for result in results(op)],
+        operands=operands(op),
+        attributes=dict(attributes),
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for old, result in zip(results(op), results(new), strict=True):
+        old.replace_all_uses_with(result)
+    op.erase()
+
+
+def _fold_tuples(module: ir.Operation) -> None:
+    """Replace elements of tuples made in the same function by what the tuple was made of.
+
+    Makers are ``stablehlo.tuple`` and custom calls whose one result is a tuple: those get a result an
+    element instead, as StableHLO (unlike HLO) allows.
+    """
+    elements: dict[ir.Operation, list[Value]] = {}
+    folded: list[ir.Operation] = []
+    for op in walk(module):
+        if op.name == "stablehlo.tuple":
+            elements[op] = operands(op)
+            folded.append(op)
+        elif op.name == "stablehlo.custom_call" and _makes_tuple(op):
+            elements[op] = _flatten_call(op)
+            folded.append(op)
+        elif op.name == "stablehlo.get_tuple_element":
+            maker = defining_op(operands(op)[0])
+            if maker is not None and maker in elements:
+                index = ir.IntegerAttr(op.attributes["index"]).value
+                results(op)[0].replace_all_uses_with(elements[maker][index])
+                folded.append(op)
+    for op in reversed(folded):
+        if not list(results(op)[0].uses):
+            op.erase()
+
+
+def _makes_tuple(op: ir.Operation) -> bool:
+    return [isinstance(result.type, ir.TupleType) for result in results(op)] == [True]
+
+
+def _flatten_call(op: ir.Operation) -> list[Value]:
+    kind = ir.TupleType(results(op)[0].type)
+    layouts = ("operand_layouts", "result_layouts", "output_operand_aliases")
+    call = ir.Operation.create(
+        op.name,
+        results=[kind.get_type(index) for index in range(kind.num_types)],
+        operands=operands(op),
+        attributes={name: value for name, value in op.attributes.items() if name not in layouts},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    return results(call)
+
+
+def _run(module: ir.Operation, pipeline: str) -> None:
+    manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
+    try:
+        manager.run(module)
+    except ir.MLIRError:
+        # What a pass cannot convert stays as it was and is reported, with its location, by the translation.
+        return
