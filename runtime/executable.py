@@ -35,21 +35,27 @@ _POOLED_RESULT_BYTES = 16 << 10
 _FRAME_ARENA_BYTES = 64 << 10
 
 
-_pointer_at = host.pointer_at
-_DATA_OFFSET = host.DATA_OFFSET
-_FIRST_SLOT = trampoline.FRAME_SLOTS
+_ndarray = np.ndarray
 
 
 class _Frame:
-    """Native memory of one running call: the trampoline's frame and the pointer arrays behind it."""
+    """Native memory of one running call: the trampoline's frame and the tables it points to."""
 
-    __slots__ = ("address", "arena", "arena_threads", "slots")
+    __slots__ = ("address", "arena", "arena_threads", "arrays", "pointers", "slots")
 
-    def __init__(self, slots: ctypes.Array[ctypes.c_uint64]) -> None:
-        self.slots = slots
-        self.address = ctypes.addressof(slots)
+    def __init__(self, inputs: int, outputs: int) -> None:
+        count = inputs + outputs
+        self.slots = (ctypes.c_uint64 * trampoline.FRAME_SLOTS)()
+        self.arrays = (ctypes.c_uint64 * count)()
+        self.pointers = (ctypes.c_uint64 * count)()
+        self.address = ctypes.addressof(self.slots)
         self.arena: Array | None = None
         self.arena_threads = 0
+        self.slots[trampoline.INPUTS] = ctypes.addressof(self.pointers)
+        self.slots[trampoline.OUTPUTS] = ctypes.addressof(self.pointers) + 8 * inputs
+        self.slots[trampoline.ARRAYS] = ctypes.addressof(self.arrays)
+        self.slots[trampoline.COUNT] = count
+        self.slots[trampoline.CHECKED] = inputs
 
 
 class Executable:
@@ -73,8 +79,8 @@ class Executable:
         self._scratch_bytes = align_up(program.scratch_bytes)
         self._parallel = program.parallel
         self._call = trampoline.trampoline()
-        self._first_output = trampoline.FRAME_SLOTS + len(self.inputs)
-        self._input_checks = [_expectation(s) for s in self.inputs]
+        self._input_count = len(self.inputs)
+        self._expected = _expected_table(self.inputs)
         self._output_makers = [_maker(s) for s in self.outputs]
         self._frames: list[_Frame] = []
         self._frame_count = 0
@@ -107,45 +113,35 @@ class Executable:
             InputError: an array does not fit the signature; the message names it.
             ResourceExhaustedError: there is no memory for results or temporaries.
         """
-        if out is not None or donate or not host.DIRECT_READ:
+        if out is not None or donate:
             return self._run_with_buffers(arrays, out, donate, threads)
-        if len(arrays) != len(self._input_checks):
+        if len(arrays) != self._input_count:
             check_count(len(arrays), self.inputs, "arguments")
         try:
             frame = self._frames.pop()
         except IndexError:
             frame = self._new_frame()
         try:
-            slots = frame.slots
-            index = _FIRST_SLOT
-            keep: list[Array] | None = None
-            for array, (dtype, shape, strides, mask) in zip(
-                arrays, self._input_checks, strict=True
-            ):
-                if (
-                    array.__class__ is not np.ndarray
-                    or array.dtype is not dtype  # pyright: ignore[reportAttributeAccessIssue]
-                    or array.shape != shape  # pyright: ignore[reportAttributeAccessIssue]
-                    or array.strides != strides  # pyright: ignore[reportAttributeAccessIssue]
-                ):
-                    number = index - _FIRST_SLOT
-                    array = admit(array, self.inputs[number], number)
-                    keep = [*(keep or ()), array]
-                address = _pointer_at(id(array) + _DATA_OFFSET).value
-                if address & mask:
-                    admit(array, self.inputs[index - _FIRST_SLOT], index - _FIRST_SLOT)
-                slots[index] = address
+            objects = frame.arrays
+            index = 0
+            for array in arrays:
+                if array.__class__ is not _ndarray:
+                    return self._run_with_buffers(arrays, None, (), threads)
+                objects[index] = id(array)
                 index += 1
             results: list[Array] = []
             for make, shape, dtype in self._output_makers:
                 result = make(shape, dtype)
-                slots[index] = _pointer_at(id(result) + _DATA_OFFSET).value
+                objects[index] = id(result)
                 results.append(result)
                 index += 1
             if threads is None and frame.arena_threads and not self._parallel:
-                self._call(frame.address)  # The frame's arena and thread count stand.
+                misfit = self._call(frame.address)  # The frame's arena and thread count stand.
             else:
-                self._run(frame, threads)
+                misfit = self._run(frame, threads)
+            if misfit:
+                # Says what is wrong; or runs, when the array is odd but fits.
+                return self._run_with_buffers(arrays, None, (), threads)
         finally:
             self._frames.append(frame)
             if self._closed:
@@ -178,33 +174,29 @@ class Executable:
 
         return f"<Executable {self.name}({show(self.inputs)}) -> ({show(self.outputs)})>"
 
-    def _run(self, frame: _Frame, threads: int | None) -> None:
+    def _run(self, frame: _Frame, threads: int | None) -> int:
+        """Call with a fitting arena and thread count; returns what the trampoline says."""
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be at least 1, not {threads}")
         count = 1
         if self._parallel:
             count = num_threads() if threads is None else threads
-        if threads is not None and threads < 1:
-            raise InputError(f"threads must be at least 1, not {threads}")
-        if count > frame.arena_threads:
-            self._run_with_pooled_arena(frame, count)
-            return
         frame.slots[trampoline.NUM_THREADS] = count
-        self._call(frame.address)
-
-    def _run_with_pooled_arena(self, frame: _Frame, count: int) -> None:
+        if count <= frame.arena_threads:
+            return self._call(frame.address)
         nbytes = max(self._arena_bytes + count * self._scratch_bytes, 1)
         if nbytes <= _FRAME_ARENA_BYTES:
             frame.arena = host.aligned_empty((nbytes,), np.dtype(np.uint8))
             frame.arena_threads = count
             frame.slots[trampoline.ARENA] = host.data_address(frame.arena)
-            frame.slots[trampoline.NUM_THREADS] = count
-            self._call(frame.address)
-            return
+            return self._call(frame.address)
         block = host.PROCESS_POOL.acquire(nbytes)
         try:
             frame.slots[trampoline.ARENA] = block.address
-            frame.slots[trampoline.NUM_THREADS] = count
-            self._call(frame.address)
+            return self._call(frame.address)
         finally:
+            # A small arena that the frame had for fewer threads has been displaced.
+            frame.arena_threads = 0
             host.PROCESS_POOL.release(block)
 
     def _new_frame(self) -> _Frame:
@@ -212,13 +204,10 @@ class Executable:
             if self._closed:
                 raise InputError(f"executable {self.name} has been closed")
             self._frame_count += 1
-        count = self._first_output + len(self.outputs)
-        frame = _Frame((ctypes.c_uint64 * count)())
-        slots = frame.slots
-        slots[trampoline.INPUTS] = frame.address + 8 * trampoline.FRAME_SLOTS
-        slots[trampoline.OUTPUTS] = frame.address + 8 * self._first_output
-        slots[trampoline.CONSTANTS] = ctypes.addressof(self._constant_pointers)
-        slots[trampoline.ENTRY] = self._entry
+        frame = _Frame(len(self.inputs), len(self.outputs))
+        frame.slots[trampoline.CONSTANTS] = ctypes.addressof(self._constant_pointers)
+        frame.slots[trampoline.ENTRY] = self._entry
+        frame.slots[trampoline.EXPECTED] = ctypes.addressof(self._expected)
         return frame
 
     def _retire(self) -> None:
@@ -252,10 +241,12 @@ class Executable:
         except IndexError:
             frame = self._new_frame()
         try:
-            for index, array in enumerate([*inputs, *results], trampoline.FRAME_SLOTS):
-                frame.slots[index] = host.data_address(array)
+            for index, array in enumerate([*inputs, *results]):
+                frame.arrays[index] = id(array)
+            frame.slots[trampoline.CHECKED] = 0  # It has been done, more generously.
             self._run(frame, threads)
         finally:
+            frame.slots[trampoline.CHECKED] = len(self.inputs)
             self._frames.append(frame)
             if self._closed:
                 self._retire()
@@ -322,19 +313,13 @@ class Executable:
         return copies
 
 
-#: What the fast path compares: dtype, shape, strides, and address bits that must be zero.
-_Expectation = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], int]
-
-
-def _expectation(signature: Signature) -> _Expectation:
-    """The attributes of a C-contiguous, aligned array that fits ``signature``."""
-    kind = signature.type
-    strides: list[int] = []
-    step = kind.element.nbytes
-    for size in reversed(kind.shape):
-        strides.append(step)
-        step *= size
-    return kind.element.dtype, kind.shape, tuple(reversed(strides)), kind.element.nbytes - 1
+def _expected_table(signatures: Sequence[Signature]) -> ctypes.Array[ctypes.c_uint64]:
+    """What the trampoline compares the inputs with."""
+    words: list[int] = []
+    for signature in signatures:
+        kind = signature.type
+        words += trampoline.expectation(kind.element.dtype, kind.shape)
+    return (ctypes.c_uint64 * len(words))(*words)
 
 
 def _maker(signature: Signature) -> tuple[Callable[..., Array], tuple[int, ...], np.dtype[Any]]:

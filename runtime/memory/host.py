@@ -186,29 +186,10 @@ def _anonymous(capacity: int) -> mmap.mmap:
     return memory
 
 
-#: Offset of ``char *data`` in numpy's public ``PyArrayObject`` structure: after the object header.
-DATA_OFFSET = object.__basicsize__
-
-#: ``pointer_at(id(array) + DATA_OFFSET).value`` is an array's data address, 15 times cheaper than
-#: numpy's own ways; only where :data:`DIRECT_READ` holds.
-pointer_at = ctypes.c_uint64.from_address
-
-
 def data_address(array: np.ndarray[Any, Any]) -> int:
     """The address of an array's data."""
     return array.ctypes.data
 
-
-def _layout_is_known() -> bool:
-    """Whether numpy's array objects look as expected, so that the direct read is right."""
-    probe = np.empty(64, np.uint8)
-    return all(
-        pointer_at(id(view) + DATA_OFFSET).value == data_address(view)
-        for view in (probe, probe[3:], np.zeros((), np.float64))
-    )
-
-
-DIRECT_READ = _layout_is_known()
 
 #: The pool that all executables of this process share.
 PROCESS_POOL = HostPool()

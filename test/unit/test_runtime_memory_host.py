@@ -108,10 +108,3 @@ def test_threads_share_a_pool() -> None:
         thread.join()
     assert not faults
     assert pool.statistics().used_bytes == 0
-
-
-def test_direct_reads_of_data_addresses_agree_with_numpy() -> None:
-    assert host.DIRECT_READ
-    for array in (np.zeros(3), np.zeros((4, 4))[1:], np.zeros((), np.int8), np.zeros(0)):
-        found = host.pointer_at(id(array) + host.DATA_OFFSET).value
-        assert found == array.ctypes.data == array.__array_interface__["data"][0]
