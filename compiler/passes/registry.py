@@ -23,6 +23,7 @@ def _table(*rows: tuple[str, str]) -> dict[str, str]:
 PASSES: dict[str, str] = _table(
     ("inline-calls", "inline_calls:InlineCallsPass"),
     ("canonicalize-hlo", "canonicalize_hlo:CanonicalizeHloPass"),
+    ("simplify-loops", "simplify_loops:SimplifyLoopsPass"),
     ("fold-constants", "fold_constants:FoldConstantsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),
