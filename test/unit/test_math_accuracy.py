@@ -43,7 +43,7 @@ UNARY: dict[str, tuple[Callable[[Array], Array], Callable[..., object], float, f
     "cbrt": (np.cbrt, lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)), 0.7, 0.6),
     "cosine": (np.cos, mpmath.cos, 0.6, 0.9),
     "erf": (np.vectorize(math.erf), mpmath.erf, 1.5, 1.0),
-    "erfc": (np.vectorize(math.erfc), mpmath.erfc, 0.6, 2.0),
+    "erfc": (np.vectorize(math.erfc), mpmath.erfc, 0.6, 1.1),
     "exponential": (np.exp, mpmath.exp, 1.1, 1.1),
     "exponential_minus_one": (np.expm1, mpmath.expm1, 1.1, 1.1),
     "log": (np.log, mpmath.log, 1.0, 1.0),
@@ -354,7 +354,7 @@ def test_every_997th_single(name: str, bound: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["exponential", "log", "logistic", "tanh"])
+@pytest.mark.parametrize("name", ["exponential", "tanh"])
 def test_every_97th_single(name: str) -> None:
     reference, _, bound, _ = UNARY[name]
     chunk = 97 << 22
