@@ -43,6 +43,7 @@ from mlir.dialects import irdl
 
 from gristmill.dialects import hlo
 from gristmill.dialects.hlo import AttributeValue, OpDef
+from gristmill.dialects.locations import location_text
 from gristmill.errors import VerifyError
 
 #: The dialect: operation name (without the prefix) to its definition.
@@ -206,9 +207,7 @@ def verify(module: ir.Module) -> None:
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "func.func":
             name = ir.StringAttr(op.attributes["sym_name"]).value
-            kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-            inputs: list[ir.Type] = kind.inputs
-            functions[name] = inputs
+            functions[name] = [a.type for a in op.regions[0].blocks[0].arguments]
         elif op.name.startswith(("rt.", "rtv.")):
             ops.append(op)
         return ir.WalkResult.ADVANCE
@@ -286,4 +285,4 @@ def _verify_calls(
 
 
 def _error(op: ir.Operation, message: str) -> VerifyError:
-    return VerifyError(message, location=str(op.location), op=op.name)
+    return VerifyError(message, location=location_text(op.location), op=op.name)

@@ -27,6 +27,7 @@ from gristmill.compiler.program.plan import (
     WhileStep,
 )
 from gristmill.dialects import hlo
+from gristmill.dialects.locations import location_text
 from gristmill.errors import LoweringError
 from gristmill.runtime.program import Signature
 from gristmill.runtime.types import ArrayType
@@ -116,7 +117,7 @@ class _Importer:
             return self.branch(block, op, operands, kinds)
         raise LoweringError(
             "only constants, fusions, reshapes and control flow can be scheduled; run the fuse pass first",
-            location=str(op.op.location),
+            location=location_text(op.op.location),
             op=op.op.name,
         )
 
@@ -127,7 +128,7 @@ class _Importer:
         if calls not in self.specs:
             raise LoweringError(
                 f"no kernel was emitted for @{calls}",
-                location=str(op.op.location),
+                location=location_text(op.op.location),
                 op=op.op.name,
             )
         spec = self.specs[calls]
@@ -203,7 +204,7 @@ def _check_fits(
     if wanted != given or len(spec.arguments) != len(operands):
         raise LoweringError(
             f"kernel {spec.name} does not fit the operands and results of the fusion",
-            location=str(op.location),
+            location=location_text(op.location),
             op=op.name,
         )
 
@@ -218,18 +219,22 @@ def _read(function: ir.Operation) -> _Computation:
         computation.types.append(array_type(value))
         return slots[value]
 
+    ops: list[ir.Operation] = []
+
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "func.return":
-            computation.returned = [slots[operand] for operand in op.operands]
-        elif op.name != "func.func":
-            operands = [slots[operand] for operand in op.operands]
-            results = [define(result) for result in op.results]
-            computation.ops.append(_Op(hlo.short_name(op), operands, results, op))
+        ops.append(op)
         return ir.WalkResult.ADVANCE
 
     for argument in block.arguments:
         define(argument)
     function.walk(visit, ir.WalkOrder.PRE_ORDER)
+    for op in ops[1:]:  # the first is the function itself
+        operands = [slots[operand] for operand in op.operands]
+        if op.name == "func.return":
+            computation.returned = operands
+        else:
+            results = [define(result) for result in op.results]
+            computation.ops.append(_Op(hlo.short_name(op), operands, results, op))
     return computation
 
 

@@ -41,7 +41,10 @@ def analyse(plan: Plan) -> None:
 
 
 def _number(block: Block, time: int) -> int:
-    """Number the block from ``time`` on; returns the next free time."""
+    """Number the block from ``time`` on; returns the next free time.
+
+    The time after the last step stays empty: what is live then outlives that step.
+    """
     block.start = time
     time += 1
     for step in block.steps:
@@ -60,7 +63,7 @@ def _number(block: Block, time: int) -> int:
                 step.ends.append(time)
             step.end = time = time + 1
         time += 1
-    return time
+    return time + 1
 
 
 def _need(live: _Live, value: Value, time: int) -> None:

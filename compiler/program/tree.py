@@ -10,6 +10,7 @@ from mlir import ir
 
 from gristmill.compiler.emitters.kernel import KernelSpec
 from gristmill.dialects import hlo, rt
+from gristmill.dialects.locations import location_text
 from gristmill.errors import VerifyError
 
 
@@ -122,15 +123,15 @@ class _Reader:
         function = self.functions[name]
         parameters = function.regions[0].blocks[0].arguments
         buffers: dict[ir.Value, Buffer] = dict(zip(parameters, arguments, strict=True))
-        nodes: list[Node] = []
+        ops: list[ir.Operation] = []
 
         def visit(op: ir.Operation) -> ir.WalkResult:
             if op.name.startswith(("rt.", "rtv.")):
-                nodes.extend(self.operation(op, buffers))
+                ops.append(op)
             return ir.WalkResult.ADVANCE
 
         function.walk(visit, ir.WalkOrder.PRE_ORDER)
-        return nodes
+        return [node for op in ops for node in self.operation(op, buffers)]
 
     def operation(self, op: ir.Operation, buffers: dict[ir.Value, Buffer]) -> Iterator[Node]:
         """The node of an op that does something; ops that name a buffer extend ``buffers``."""
@@ -195,4 +196,4 @@ def _check_overlap(op: ir.Operation, node: Launch) -> None:
 
 
 def _error(op: ir.Operation, message: str) -> VerifyError:
-    return VerifyError(message, location=str(op.location), op=op.name)
+    return VerifyError(message, location=location_text(op.location), op=op.name)

@@ -3,7 +3,7 @@
 
 A program is made of vectors of ``N`` i32 and of i32 and i1 scalars. :class:`Case` holds its text and a
 function that computes it directly with numpy; :func:`interpret` runs an rt program in Python on a memory
-full of garbage, and :func:`run_native` runs its compiled entry function.
+full of garbage, and :class:`Native` runs its compiled entry function.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gristmill.compiler.emitters.kernel import KernelSpec, Phase
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, make_context
 from gristmill.compiler.program import RtProgram, build_program, lower_entry
+from gristmill.compiler.program.sync import place_barriers
 from gristmill.compiler.program.tree import Branch, Buffer, Copy, Launch, Loop, Node, read_module
 from gristmill.runtime.code import link
 from gristmill.runtime.types import ArrayType
@@ -332,7 +333,12 @@ class _Generator:
         index, first = self.apply(KERNELS["pick"], [self.pick(vectors)], lines)
         operands = [self.pick(vectors), self.pick(vectors), index[0]]
         names, second = self.apply(KERNELS["update"], operands, lines)
-        return names, lambda env: (first(env), second(env)) and None
+
+        def action(env: dict[str, Array]) -> None:
+            first(env)
+            second(env)
+
+        return names, action
 
     def constant(self, lines: list[str], kind: ArrayType = VECTOR, number: int | None = None):
         name = self.fresh("%c")
@@ -505,12 +511,18 @@ def memories(
     return inputs, outputs
 
 
+def tree(program: RtProgram) -> list[Node]:
+    """The program read back, with barriers placed."""
+    aliases = {i: s.alias for i, s in enumerate(program.inputs) if s.alias is not None}
+    with program.module.context:
+        nodes = read_module(program.module, SPECS, aliases)
+    place_barriers(nodes)
+    return nodes
+
+
 def interpret(program: RtProgram, arguments: Sequence[Array], donate: bool) -> list[Array]:
     """Run the rt module in Python; garbage in the arena, results spoilt before they are written."""
-    aliases = {i: s.alias for i, s in enumerate(program.inputs) if s.alias is not None}
-    specs = {spec.name: spec for spec in SPECS.values()}
-    with program.module.context:
-        nodes = read_module(program.module, specs, aliases)
+    nodes = tree(program)
     inputs, outputs = memories(program, arguments, donate)
     constants = [np.ascontiguousarray(c.data) for c in program.constants]
     noise = np.random.default_rng(7)
@@ -587,30 +599,26 @@ def kernel_objects() -> list[bytes]:
         return [to_object(module, host_target())]
 
 
-def run_native(
-    program: RtProgram,
-    objects: Sequence[bytes],
-    arguments: Sequence[Array],
-    threads: int,
-    donate: bool,
-) -> list[Array]:
-    """Compile the program's entry function, link it with the kernels and call it."""
-    return Native(program, objects).run(arguments, threads, donate)
-
-
 class Native:
-    """A program's linked entry function."""
+    """A program's linked entry function; a context manager that unloads it."""
 
     def __init__(self, program: RtProgram, objects: Sequence[bytes]):
         self.program = program
-        entry = to_object(lower_entry(program, SPECS), host_target())
-        self.code = link([entry, *objects])
+        self.entry = lower_entry(program, SPECS)
+        self.code = link([to_object(self.entry, host_target()), *objects])
         pointer = ctypes.c_void_p
         kind = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, ctypes.c_int64)
         self.function = kind(self.code.address("gristmill_main"))
         self.constants = [aligned_copy(np.ascontiguousarray(c.data)) for c in program.constants]
 
+    def __enter__(self) -> Native:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.code.close()
+
     def run(self, arguments: Sequence[Array], threads: int, donate: bool = False) -> list[Array]:
+        """Fresh outputs of one execution with ``threads`` threads."""
         program = self.program
         inputs, outputs = memories(program, [aligned_copy(a) for a in arguments], donate)
         arena = aligned(program.arena_bytes + threads * program.scratch_bytes + 64)
