@@ -41,11 +41,14 @@ class Phase:
         function: symbol name.
         tasks: number of independent tasks; 1 means serial.
         parallel: whether splitting the tasks over threads is worth a synchronisation.
+        copies: (argument, result) index pairs; a phase that has some does nothing when each pair is one buffer,
+            so it is left out of a launch where that is known.
     """
 
     function: str
     tasks: int = 1
     parallel: bool = False
+    copies: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
