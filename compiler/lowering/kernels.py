@@ -57,6 +57,22 @@ def lower_to_llvm_dialect(module: ir.Module) -> None:
         except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
             raise _lowering_error(cast("Any", error)) from None
     _check_lowered(module)
+    _attach_loop_annotations(module)
+
+
+def _attach_loop_annotations(module: ir.Module) -> None:
+    """Make ``llvm.loop_annotation`` of an ``scf.for`` effective.
+
+    Upstream carries it to the loop's back edge as a discardable attribute, which nothing translates.
+    """
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "llvm.br" and "llvm.loop_annotation" in op.attributes:
+            op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
+            del op.attributes["llvm.loop_annotation"]
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
 
 
 def _lowering_error(error: Any) -> LoweringError:

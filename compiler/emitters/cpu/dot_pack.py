@@ -89,7 +89,7 @@ def pack_columns(
                 target,
                 add(base, j * lanes),
                 batch=batch,
-                columns=[minimum(add(n0, j * lanes + q), n - 1) for q in range(lanes)],
+                columns=[_existing(add(n0, j * lanes + q), n, width) for q in range(lanes)],
                 k0=k0,
                 count=count,
                 whole=k % lanes == 0,
@@ -97,6 +97,10 @@ def pack_columns(
             )
     else:
         for_loop(0, count, gather_row)
+
+
+def _existing(column: Index, n: int, width: int) -> Index:
+    return column if n % width == 0 else minimum(column, n - 1)
 
 
 def _transpose_columns(
