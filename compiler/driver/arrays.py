@@ -17,9 +17,6 @@ from gristmill.runtime.program import Signature
 
 Array = np.ndarray[Any, Any]
 
-#: What inputs or results may be called in a file besides their own names: ``arg0``, ``arg1``, ...
-_PREFIXES = ("arg", "arr_", "out")
-
 
 def listed(results: Array | tuple[Array, ...]) -> list[Array]:
     """What calling an executable returned, always as a list."""
@@ -56,14 +53,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise InputError(f"{path} is not an .npz file of plain numbers: {error}") from error
 
 
-def select(arrays: dict[str, Array], wanted: Sequence[str], path: Path) -> list[Array]:
-    """The arrays called ``wanted``, or else arg0, arg1, ..., or arr_0, ..., or out0, ...."""
-    for keys in (list(wanted), *([f"{p}{i}" for i in range(len(wanted))] for p in _PREFIXES)):
+def select(arrays: dict[str, Array], wanted: Sequence[str], prefix: str, path: Path) -> list[Array]:
+    """The arrays called ``wanted``, or else PREFIX0, PREFIX1, ..., or arr_0, arr_1, ...."""
+    numbered = [[f"{p}{i}" for i in range(len(wanted))] for p in (prefix, "arr_")]
+    for keys in (list(wanted), *numbered):
         if all(key in arrays for key in keys):
             return [arrays[key] for key in keys]
     raise InputError(
         f"{path} holds {', '.join(arrays) or 'nothing'}, but the model's names are "
-        f"{', '.join(wanted)} (arg0, arg1, ... serve too)"
+        f"{', '.join(wanted)} ({prefix}0, {prefix}1, ... serve too)"
     )
 
 

@@ -4,6 +4,7 @@
 Inputs come from .npy files in the order of @main's arguments, from one .npz file (by the arguments'
 names, or arg0, arg1, ... or arr_0, arr_1, ...), or are random: floats from a standard normal
 distribution, integers from 0 to 9, booleans fair coins. Without --output the results are printed.
+--expect finds the wanted results by their names, or as out0, out1, ... or arr_0, arr_1, ....
 
 examples:
   gristmill run model.mlir --random --seed 7
@@ -123,7 +124,7 @@ def _inputs(args: argparse.Namespace, executable: Executable) -> list[Array]:
     if args.input:
         arrays = [read_array(path) for path in args.input]
     elif args.inputs is not None:
-        arrays = select(read_arrays(args.inputs), names(wanted), args.inputs)
+        arrays = select(read_arrays(args.inputs), names(wanted), "arg", args.inputs)
     else:
         needed = ", ".join(f"{item.name}: {item.type}" for item in wanted[:8])
         more = f", ... ({len(wanted)} in all)" if len(wanted) > 8 else ""
@@ -171,7 +172,7 @@ def _compare(
     from gristmill.compiler.driver.arrays import as_dtype, names, read_arrays, select
     from gristmill.compiler.driver.checks import compare
 
-    wanted = select(read_arrays(path), names(executable.outputs), path)
+    wanted = select(read_arrays(path), names(executable.outputs), "out", path)
     problems: list[str] = []
     for item, output, want in zip(executable.outputs, outputs, wanted, strict=True):
         text = compare(output, as_dtype(want, output.dtype), "almost_eq", tolerance)
