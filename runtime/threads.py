@@ -7,6 +7,7 @@ import ctypes
 import os
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import knobs
@@ -39,16 +40,26 @@ def set_num_threads(count: int | None) -> None:
     _count[:] = [] if count is None else [count]
 
 
+def _loaded_openmp() -> str | None:
+    """The path of an LLVM or Intel OpenMP runtime that is already in this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line[line.find("/") :]
+        if "/" in line and Path(path).name.startswith(("libomp.", "libomp-", "libiomp5")):
+            return path
+    return None
+
+
 @lru_cache(maxsize=1)
 def load_openmp() -> ctypes.CDLL:
     """LLVM's OpenMP runtime, loaded on first use.
 
-    Workers of a finished region spin for the ``GRISTMILL_SPIN_MS`` knob before they sleep, unless
+    A copy that another package has loaded into this process is shared, as two would make libomp abort
+    the process. Workers of a finished region spin for the ``GRISTMILL_SPIN_MS`` knob before they sleep, unless
     the user set ``KMP_BLOCKTIME``. Raises ``ToolchainError`` when the library is missing.
     """
     try:
-        path = metadata.distribution("cmeel-libomp").locate_file("cmeel.prefix/lib/libomp.so")
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        wheel = metadata.distribution("cmeel-libomp").locate_file("cmeel.prefix/lib/libomp.so")
+        library = ctypes.CDLL(_loaded_openmp() or str(wheel))
     except (metadata.PackageNotFoundError, OSError) as error:
         raise ToolchainError(
             f"the OpenMP library cannot be loaded ({error}); install it with: "

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from gristmill.runtime.memory.section_manager import (
     State,
 )
 from gristmill.runtime.memory.slabs import PAGE, PageRanges, SlabPool
+
+#: The machine's return instruction.
+RETURN = b"\xc0\x03\x5f\xd6" if platform.machine() == "aarch64" else b"\xc3"
 
 REQUEST = (SectionRequest(100, 16), SectionRequest(200, 64), SectionRequest(300, 8))
 
@@ -49,13 +53,14 @@ def test_every_protection_is_what_the_kernel_says(pool: SlabPool) -> None:
     manager, code, read_only, writable = filled(pool)
     for address in (code, read_only, writable):
         assert protection(address) == "rw-p"
-        ctypes.memset(address, 0xC3, 100)
+        ctypes.memset(address, 0, 100)
+    ctypes.memmove(code, RETURN, len(RETURN))
     manager.seal()
     assert protection(code) == "r-xp"
     assert protection(read_only) == "r--p"
     assert protection(writable) == "rw-p"
     assert code < read_only < writable < code + 2**31
-    ctypes.CFUNCTYPE(None)(code)()  # 0xC3 is ret on x86-64
+    ctypes.CFUNCTYPE(None)(code)()
     manager.release()
     for address in (code, read_only, writable):
         assert protection(address) == "---p"

@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,3 +89,16 @@ def test_a_parallel_program_from_several_python_threads() -> None:
         for worker in workers:
             worker.join()
     assert not faults
+
+
+def test_another_packages_openmp_runtime_is_shared(tmp_path: Path) -> None:
+    wheel = metadata.distribution("cmeel-libomp").locate_file("cmeel.prefix/lib/libomp.so")
+    copy = tmp_path / "libiomp5.so"
+    shutil.copy(str(wheel), copy)
+    script = (
+        "import ctypes\n"
+        f"ctypes.CDLL({str(copy)!r}).omp_get_max_threads()\n"
+        "from gristmill.runtime import threads\n"
+        "print(threads.load_openmp()._name)\n"
+    )
+    assert run(script) == str(copy)
