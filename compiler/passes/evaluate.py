@@ -139,7 +139,7 @@ def _convert(op: ir.Operation, result: Tensor, operands: list[Array]) -> Array |
         if not np.all(np.isfinite(wide) & (wide > bounds.min - 1.0) & (wide < bounds.max)):
             return None
         return np.trunc(wide).astype(target)
-    if source.kind in "iu" and result.element != "f64":
+    if source.kind in "iu" and result.element in ("bf16", "f16"):  # numpy goes through float32
         if np.any(np.abs(value.astype(np.float64)) > _SINGLE_INTEGERS):
             return None
         return value.astype(np.float32).astype(target)
