@@ -290,3 +290,21 @@ def test_layout(
 
 
 LAYOUT_POOL = SlabPool((1 << 20, 1 << 20, 1 << 20))
+
+
+def test_sealing_returns_the_pages_that_no_section_uses(pool: SlabPool) -> None:
+    manager = ContiguousSectionMemoryManager(pool)
+    manager.reserve(*[SectionRequest(5 * PAGE)] * 3)
+    code = manager.allocate_code(PAGE + 1, 16)
+    manager.allocate_data(8, 8, read_only=True)
+    manager.seal()
+    assert [span.size for span in manager.spans] == [2 * PAGE, PAGE, 0]
+    assert protection(code + 2 * PAGE) == "---p"
+    figures = pool.statistics()
+    assert figures.code_bytes + figures.read_only_bytes + figures.read_write_bytes == 3 * PAGE
+    second = ContiguousSectionMemoryManager(pool)
+    second.reserve(*REQUEST)
+    assert second.spans[0].address == code + 2 * PAGE
+    manager.release()
+    second.release()
+    assert [len(r.ranges) for r in pool._slabs[0].regions] == [1, 1, 1]
