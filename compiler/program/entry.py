@@ -107,7 +107,7 @@ class _Emitter:
         """Every distinct split of tasks, computed once: it depends on the thread alone."""
         for node in nodes:
             if isinstance(node, Launch):
-                for phase in node.spec.phases:
+                for phase in node.phases:
                     if is_parallel(phase):
                         self.task_range(phase.tasks)
             elif isinstance(node, Copy):
@@ -177,8 +177,8 @@ class _Emitter:
                 self.control(node)
 
     def launch(self, node: Launch) -> None:
-        barriers = node.barriers or [False] * len(node.spec.phases)
-        for phase, barrier in zip(node.spec.phases, barriers, strict=True):
+        barriers = node.barriers or [False] * len(node.phases)
+        for phase, barrier in zip(node.phases, barriers, strict=True):
             self.barrier(barrier)
             if self.alone or not is_parallel(phase):
                 self.serial()
@@ -306,7 +306,7 @@ def _count_calls(nodes: Sequence[Node]) -> int:
     count = 0
     for node in nodes:
         if isinstance(node, Launch):
-            count += len(node.spec.phases)
+            count += len(node.phases)
         elif isinstance(node, Loop):
             count += _count_calls(node.cond) + _count_calls(node.body)
         elif isinstance(node, Branch):

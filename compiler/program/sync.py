@@ -35,7 +35,7 @@ def copies_in_parallel(copy: Copy) -> bool:
 def is_serial(node: Node) -> bool:
     """Whether all of the node runs on thread 0."""
     if isinstance(node, Launch):
-        return not any(map(is_parallel, node.spec.phases))
+        return not any(map(is_parallel, node.phases))
     if isinstance(node, Copy):
         return not copies_in_parallel(node)
     return all(is_serial(inner) for inner in _inner(node))
@@ -62,7 +62,7 @@ def _node(node: Node, state: _State) -> _State:
     """Place the barriers of one node; returns what was accessed since the last barrier."""
     if isinstance(node, Launch):
         node.barriers = []
-        for phase in node.spec.phases:
+        for phase in node.phases:
             accesses = set(_launch_accesses(node, is_parallel(phase)))
             barrier, state = _step(accesses, state)
             node.barriers.append(barrier)

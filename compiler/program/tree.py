@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mlir import ir
 
-from gristmill.compiler.emitters.kernel import KernelSpec
+from gristmill.compiler.emitters.kernel import KernelSpec, Phase
 from gristmill.dialects import hlo, rt
 from gristmill.dialects.locations import location_text
 from gristmill.errors import VerifyError
@@ -41,13 +41,23 @@ class Buffer:
 
 @dataclass(eq=False)
 class Launch:
-    """A kernel launch; ``barriers[i]`` says whether threads meet before phase ``i``."""
+    """A kernel launch; ``barriers[i]`` says whether threads meet before ``phases[i]``."""
 
     spec: KernelSpec
     arguments: list[Buffer]
     results: list[Buffer]
     workspace: Buffer | None
     barriers: list[bool] = field(default_factory=list[bool])
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases to run: those that would copy a buffer to itself are left out."""
+        return [phase for phase in self.spec.phases if not self._in_place(phase)]
+
+    def _in_place(self, phase: Phase) -> bool:
+        return bool(phase.copies) and all(
+            self.arguments[argument] == self.results[result] for argument, result in phase.copies
+        )
 
 
 @dataclass(eq=False)

@@ -186,3 +186,17 @@ def test_one_barrier_per_dependence_in_a_loop() -> None:
 def test_serial_loops_have_no_barrier() -> None:
     text = _loop(9, [f"%v = {_fusion('mix_2_r1_t8s', 1, '%x')}"], "%v")
     assert not any("|" in line for line in _barriers(text))
+
+
+def test_copy_phases_are_left_out_in_place() -> None:
+    """The update of a temporary runs one phase; that of an input, which may not be written, two."""
+    update = f'"hlov.fusion"({{}}, %x, %i) {{{{calls = @update, kind = "update"}}}} : ({_V}, {_V}, {_I}) -> {_V}'
+    text = f"""
+func.func @main(%x: {_V}, %i: {_I}) -> ({_V}, {_V}) {{
+  %0 = {update.format("%x")}
+  %1 = {_fusion("mix_1_r1_t8p", 1, "%x")}
+  %2 = {update.format("%1")}
+  return %0, %2 : {_V}, {_V}
+}}"""
+    text = text.replace("%x, %x, %i", "%x, %y, %i").replace("(%x: ", f"(%y: {_V}, %x: ")
+    assert _barriers(text) == [".mix_1_r1_t8p", ".|update", ".update"]
