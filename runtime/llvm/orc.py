@@ -66,7 +66,6 @@ class _Session:
         self.lock = threading.Lock()
         self.memory: SectionMemory | None = None
         self.failure: BaseException | None = None
-        self.unfinished = 0
         self.reports: list[str] = []
         self._scrap: list[ctypes.Array[ctypes.c_char]] = []
         self._names = itertools.count()
@@ -141,8 +140,8 @@ class _Session:
         message[0] = llvm().LLVMCreateMessage(str(self.failure).encode())
         return 1
 
-    def begin(self, memory: SectionMemory, objects: int) -> int:
-        self.memory, self.failure, self.unfinished = memory, None, objects
+    def begin(self, memory: SectionMemory) -> int:
+        self.memory, self.failure = memory, None
         self.reports.clear()
         if self.dylib is None:
             name = f"gristmill{next(self._names)}".encode()
@@ -193,7 +192,7 @@ def link_objects(
     """
     session = _session()
     with session.lock:
-        dylib = session.begin(memory, len(objects))
+        dylib = session.begin(memory)
         try:
             _define(session, dylib, externals)
             for number, data in enumerate(objects):

@@ -51,6 +51,26 @@ def test_objects_refer_to_each_other_and_keep_constants_and_variables() -> None:
     code.close()
 
 
+def test_memory_is_sealed_after_the_last_object_is_relocated() -> None:
+    """Objects that need each other: whichever is finished first, the rest still gets written."""
+    count = 6
+    texts: list[str] = []
+    for i in range(count):
+        others = [j for j in range(count) if j != i]
+        declarations = "\n".join(f"declare i32 @leaf{j}()" for j in others)
+        calls = "\n".join(f"%v{j} = call i32 @leaf{j}()" for j in others)
+        sums = "\n".join(f"%s{n + 1} = add i32 %s{n}, %v{j}" for n, j in enumerate(others))
+        texts.append(
+            f"{declarations}\ndefine i32 @leaf{i}() noinline {{ ret i32 {1 << i} }}\n"
+            f"define i32 @others{i}() {{\n%s0 = add i32 0, 0\n{calls}\n{sums}\n"
+            f"ret i32 %s{len(others)}\n}}"
+        )
+    with link([assemble(text) for text in texts]) as code:
+        for i in range(count):
+            function = ctypes.CFUNCTYPE(ctypes.c_int)(code.address(f"others{i}"))
+            assert function() == (1 << count) - 1 - (1 << i)
+
+
 def test_given_symbols_and_the_c_library() -> None:
     text = """
     declare i32 @host(i32)
