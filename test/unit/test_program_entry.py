@@ -199,4 +199,4 @@ func.func @main(%x: {_V}, %i: {_I}) -> ({_V}, {_V}) {{
   return %0, %2 : {_V}, {_V}
 }}"""
     text = text.replace("%x, %x, %i", "%x, %y, %i").replace("(%x: ", f"(%y: {_V}, %x: ")
-    assert _barriers(text) == [".mix_1_r1_t8p", ".|update", ".update"]
+    assert _barriers(text) == [".mix_1_r1_t8p", "|update", ".|update"]
