@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,20 +77,21 @@ class Compilation:
 
     Attributes:
         target: what it is compiled for.
+        keeps_stages: whether every stage's IR is kept for :meth:`emit`.
         timings: (stage, seconds), in order.
     """
 
     target: Target
+    keeps_stages: bool = False
     timings: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _snapshots: dict[str, ir.Operation] = field(default_factory=dict[str, ir.Operation])
-    _kept: bool = False
     _library: KernelLibrary | None = None
     _rt: RtProgram | None = None
     _lowered: list[ir.Module] = field(default_factory=list[ir.Module])
     _objects: list[bytes] = field(default_factory=list[bytes])
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
+    def timed(self, stage: str) -> Generator[None]:
         """Record the time of the ``with`` under ``stage``."""
         start = time.perf_counter()
         yield
@@ -112,12 +113,15 @@ class Compilation:
             return self._objects[0]
         if stage == "artifact" and self._objects:
             return _artifact(self.program())
-        raise InputError(f"stage {stage!r} was not reached or not kept (keep_stages=True keeps them)")
+        raise InputError(
+            f"stage {stage!r} was not reached or not kept (keep_stages=True keeps them)"
+        )
 
     def program(self) -> Program:
         """The compiled program as plain data, once ``obj`` was reached."""
         rt = self._rt
-        assert rt is not None and self._objects, "code was not generated"
+        assert rt is not None, "the program was not built"
+        assert self._objects, "code was not generated"
         return Program(
             name=rt.name,
             inputs=rt.inputs,
@@ -136,6 +140,61 @@ class Compilation:
         """Load the program into this process."""
         return Executable(self.program())
 
+    def run(self, stage: str, module: HloModule, options: CompileOptions) -> None:
+        """Do the work of one stage; stages run in order."""
+        step = {
+            "hlo": self._run_hlo,
+            "fused": self._run_passes,
+            "rt": self._run_program,
+            "kernels": self._run_kernels,
+            "llvm": self._run_lowering,
+            "obj": self._run_codegen,
+        }.get(stage)
+        if step is not None:  # ll and asm are printed when asked for
+            step(module, options)
+
+    def _keep(self, stage: str, operation: ir.Operation) -> None:
+        if self.keeps_stages:
+            self._snapshots[stage] = operation.clone()
+
+    def _run_hlo(self, module: HloModule, options: CompileOptions) -> None:
+        self._keep("hlo", module.module.operation)
+
+    def _run_passes(self, module: HloModule, options: CompileOptions) -> None:
+        pipeline = options.build_pipeline()
+        report = pipeline.run(module, options=RunOptions(verify=options.verify, keep_repro=False))
+        self.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
+        self._keep("fused", module.module.operation)
+
+    def _run_program(self, module: HloModule, options: CompileOptions) -> None:
+        with self.timed("emit kernels"):
+            self._library = emit_kernels(module, self.target)
+        with self.timed("build program"):
+            self._rt = build_program(module, self._library.specs, self.target)
+        self._snapshots["rt"] = self._rt.module.operation
+
+    def _run_kernels(self, module: HloModule, options: CompileOptions) -> None:
+        assert self._library is not None, "rt comes before kernels"
+        assert self._rt is not None, "rt comes before kernels"
+        with self.timed("lower entry"):
+            entry = lower_entry(self._rt, self._library.specs)
+        self._lowered = [*partition(self._library), entry]
+        if self.keeps_stages:
+            self._snapshots["kernels"] = _merge(self._lowered[:-1]).operation
+
+    def _run_lowering(self, module: HloModule, options: CompileOptions) -> None:
+        with self.timed("lower kernels"):
+            for kernels in self._lowered[:-1]:
+                lower_to_llvm_dialect(kernels)
+        if self.keeps_stages:  # one module, so that ll, asm and obj are one file each
+            merged = _merge(self._lowered)
+            self._lowered = [merged]
+            self._snapshots["llvm"] = merged.operation
+
+    def _run_codegen(self, module: HloModule, options: CompileOptions) -> None:
+        with self.timed("generate code"):
+            self._objects = compile_many(self._lowered, self.target, options.jobs)
+
 
 def import_source(source: Any, name: str | None = None) -> HloModule:
     """Read a source into the ``hlo`` dialect.
@@ -153,7 +212,7 @@ def import_source(source: Any, name: str | None = None) -> HloModule:
         if "\n" not in source and not source.lstrip().startswith(("module", "func", "HloModule")):
             return frontends.load_file(Path(source))
         return frontends.load_text(source, name or "<text>")
-    if isinstance(source, bytes | bytearray | memoryview):
+    if isinstance(source, bytes | bytearray):
         return frontends.load_bytes(bytes(source), name or "<bytes>")
     if hasattr(source, "compiler_ir"):
         return frontends.from_lowered(source)
@@ -183,72 +242,13 @@ def compile_stages(
     """
     options = options or CompileOptions()
     last = STAGES.index(stop_after) if stop_after is not None else len(STAGES) - 1
-    compilation = Compilation(target or host_target(), _kept=keep_stages)
-    context = module.context
-    with context, ir.Location.unknown():
-        for number, (stage, step) in enumerate(_STEPS):
+    compilation = Compilation(target or host_target(), keeps_stages=keep_stages)
+    with module.context, ir.Location.unknown():
+        for stage in STAGES[: last + 1]:
             if observer is not None:
                 observer(stage)
-            step(compilation, module, options)
-            if number >= last:
-                break
+            compilation.run(stage, module, options)
     return compilation
-
-
-def _keep(compilation: Compilation, stage: str, operation: ir.Operation) -> None:
-    if compilation._kept:
-        compilation._snapshots[stage] = operation.clone()
-
-
-def _hlo(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    _keep(compilation, "hlo", module.module.operation)
-
-
-def _fused(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    pipeline = options.build_pipeline()
-    report = pipeline.run(module, options=RunOptions(verify=options.verify, keep_repro=False))
-    compilation.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
-    _keep(compilation, "fused", module.module.operation)
-
-
-def _rt(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    with compilation.timed("emit kernels"):
-        compilation._library = emit_kernels(module, compilation.target)
-    with compilation.timed("build program"):
-        specs = compilation._library.specs
-        compilation._rt = build_program(module, specs, compilation.target)
-    compilation._snapshots["rt"] = compilation._rt.module.operation
-
-
-def _kernels(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    library, rt = compilation._library, compilation._rt
-    assert library is not None and rt is not None
-    with compilation.timed("lower entry"):
-        entry = lower_entry(rt, library.specs)
-    compilation._lowered = [*partition(library), entry]
-    if compilation._kept:
-        compilation._snapshots["kernels"] = _merge(compilation._lowered[:-1]).operation
-
-
-def _llvm(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    with compilation.timed("lower kernels"):
-        for kernels in compilation._lowered[:-1]:
-            lower_to_llvm_dialect(kernels)
-    if compilation._kept:  # one module, so that ll, asm and obj are one file each
-        merged = _merge(compilation._lowered)
-        compilation._lowered = [merged]
-        compilation._snapshots["llvm"] = merged.operation
-
-
-def _text(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    """LLVM IR and assembly are generated when asked for."""
-
-
-def _obj(compilation: Compilation, module: HloModule, options: CompileOptions) -> None:
-    with compilation.timed("generate code"):
-        compilation._objects = compile_many(
-            compilation._lowered, compilation.target, options.jobs
-        )
 
 
 def _merge(modules: Sequence[ir.Module]) -> ir.Module:
@@ -269,21 +269,6 @@ def _merge(modules: Sequence[ir.Module]) -> ir.Module:
 
 def _is_definition(op: ir.Operation) -> bool:
     return "sym_name" in op.attributes and len(op.regions) > 0 and len(op.regions[0].blocks) > 0
-
-
-Step = Callable[[Compilation, HloModule, CompileOptions], None]
-
-_STEPS: tuple[tuple[str, Step], ...] = (
-    ("hlo", _hlo),
-    ("fused", _fused),
-    ("rt", _rt),
-    ("kernels", _kernels),
-    ("llvm", _llvm),
-    ("ll", _text),
-    ("asm", _text),
-    ("obj", _obj),
-    ("artifact", _text),
-)
 
 
 def _print(operation: ir.Operation) -> str:

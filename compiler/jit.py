@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from gristmill.compiler.compile import CompileOptions, compile
 from gristmill.runtime.executable import Executable
 
 
-def jit(function: Callable[..., Any], *, options: CompileOptions | None = None) -> Callable[..., Any]:
+def jit(
+    function: Callable[..., Any], *, options: CompileOptions | None = None
+) -> Callable[..., Any]:
     """A function that computes what ``function`` computes, through Gristmill.
 
     Arguments and results are pytrees of arrays; results come back as numpy arrays in ``function``'s own
@@ -19,11 +21,15 @@ def jit(function: Callable[..., Any], *, options: CompileOptions | None = None) 
     import jax
 
     traced = jax.jit(function, keep_unused=True)
+    abstract: Callable[[Any], Any] = jax.api_util.shaped_abstractify
     cache: dict[Any, tuple[Executable, Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
-        key = (structure, *(jax.api_util.shaped_abstractify(leaf) for leaf in leaves))
+        leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
+        key: tuple[Any, ...] = (
+            structure,
+            *(jax.api_util.shaped_abstractify(leaf) for leaf in leaves),
+        )
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree

@@ -8,7 +8,7 @@ operation, so addressing of unit dimensions and of constant offsets leaves nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -194,7 +194,7 @@ def for_loop(
 
 
 @contextmanager
-def if_then(condition: ir.Value) -> Iterator[None]:
+def if_then(condition: ir.Value) -> Generator[None]:
     """``scf.if`` without results around the body of the ``with``."""
     branch = scf.IfOp(condition)
     with ir.InsertionPoint(branch.then_block):

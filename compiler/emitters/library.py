@@ -57,7 +57,9 @@ def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
 def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefinition:
     emitter = EMITTERS.get(kind)
     if emitter is None:
-        raise UnsupportedError(f"{kind} is not supported on the CPU yet", op=kind, location=str(location))
+        raise UnsupportedError(
+            f"{kind} is not supported on the CPU yet", op=kind, location=str(location)
+        )
     with location:
         return emitter(source).emit()
 
@@ -71,9 +73,7 @@ def _fusions(functions: dict[str, ir.Operation]) -> Iterator[tuple[str, str, ir.
                 yield hlo.symbol(op, "calls"), hlo.string(op, "kind"), op.location
 
 
-def _load_graphs(
-    name: str, functions: dict[str, ir.Operation], graphs: dict[str, Graph]
-) -> None:
+def _load_graphs(name: str, functions: dict[str, ir.Operation], graphs: dict[str, Graph]) -> None:
     """Load ``name`` and every function it refers to."""
     if name in graphs:
         return
@@ -136,5 +136,5 @@ def _operation_count(module: ir.Module) -> int:
         count += 1
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return count

@@ -34,7 +34,7 @@ class CheckSupportedPass(Pass):
                 items.append(f"{_location(op)}{_describe(op)} is not supported on the CPU yet")
             return ir.WalkResult.ADVANCE
 
-        module.module.operation.walk(visit)
+        module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
         if items:
             raise UnsupportedError("; ".join(items), items=tuple(items))
 

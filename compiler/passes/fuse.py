@@ -55,7 +55,7 @@ def _drop_barriers(module: HloModule) -> None:
             barriers.append(op)
         return ir.WalkResult.ADVANCE
 
-    module.module.operation.walk(visit)
+    module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     for op in barriers:
         for result, operand in zip(op.results, op.operands, strict=True):
             result.replace_all_uses_with(operand)

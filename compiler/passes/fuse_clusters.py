@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operations are compiled together: clusters over a :class:`~gristmill.compiler.graph.Graph`.
 
-A cluster grows from one root (its last operation) towards its operands. Every member is described by the *symbolic index*
-at which it is read when the cluster's element ``(0, 1, …)`` is computed: one entry per dimension, the number of a domain
-dimension, :data:`ZERO` for a unit dimension, or :data:`OPAQUE` for anything else. The symbolic index decides what may
-join:
+A cluster grows from one root (its last operation) towards its operands. Every member is described by the *symbolic
+index* at which it is read when the cluster's element ``(0, 1, …)`` is computed: one entry per dimension, the number
+of a domain dimension, :data:`ZERO` for a unit dimension, or :data:`OPAQUE` for anything else. The symbolic index
+decides what may join:
 
 * elementwise and data-movement operations join at any index, unless that would compute something dear many times;
-* a ``reduce`` of minor dimensions joins where it is read once per row (index = a prefix of the domain): a *row* cluster;
+* a ``reduce`` of minor dimensions joins where it is read once per row (index = a prefix of the domain): a *row*
+  cluster;
 * one ``dot_general`` joins where it is read at the domain's own index: a *dot* cluster with an epilogue.
 
 An operation with users outside the cluster may still join, as a further result, where it is read at the domain's own
@@ -285,7 +286,12 @@ class Clustering:
         owner = self.cluster_of.get(node)
         if owner is not None and owner is not cluster:
             return False
-        if any(_reads_whole(user, node) for s in node.siblings for user in s.users if user in cluster.index):
+        if any(
+            _reads_whole(user, node)
+            for s in node.siblings
+            for user in s.users
+            if user in cluster.index
+        ):
             return False
         if not self._joins(cluster, node, index):
             return False

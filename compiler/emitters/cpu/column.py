@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The column emitter: reductions over major dimensions, and over everything.
 
-The operand's dimensions are batch B, reduced R and kept C, in that order. Phase 0 gives each task a batch and a block of
-rows: it streams them once, in memory order, adding each row into an accumulator row of C elements that stays in cache,
-and leaves the partial accumulators in the workspace. Phase 1 combines the blocks' partials. With C empty (a reduction of
-everything) a block is accumulated in registers instead.
+The operand's dimensions are batch B, reduced R and kept C, in that order. Phase 0 gives each task a batch and a block
+of rows: it streams them once, in memory order, adding each row into an accumulator row of C elements that stays in
+cache, and leaves the partial accumulators in the workspace. Phase 1 combines the blocks' partials. With C empty (a
+reduction of everything) a block is accumulated in registers instead.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class ColumnEmitter:
     def _views(self, phase: PhaseFrame) -> list[ir.Value]:
         return [build.view(phase.workspace, offset, array) for offset, array in self.partials]
 
-    def _put(self, views: Sequence[ir.Value], values: Sequence[ir.Value], at: Sequence[Index]) -> None:
+    def _put(
+        self, views: Sequence[ir.Value], values: Sequence[ir.Value], at: Sequence[Index]
+    ) -> None:
         for view, (_, array), value in zip(views, self.partials, values, strict=True):
             build.store(value, view, at, array.element)
 

@@ -2,8 +2,8 @@
 """The computation emitter: a call, loop or branch and all its nested computations as one native kernel.
 
 For computations over small values, where dispatching one kernel an operation would cost more than the work: every value
-of one element lives in a register, larger ones in a *buffer table*, an area of the workspace laid out before emission; a
-``while`` is a native loop, an ``if`` a native branch. One thread runs it.
+of one element lives in a register, larger ones in a *buffer table*, an area of the workspace laid out before
+emission; a ``while`` is a native loop, an ``if`` a native branch. One thread runs it.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ class ComputationEmitter:
                 sources.append(buffer_source(buffer, value.type.element))
         self._bind(e, node, sources)
 
-    def _constant(
-        self, phase: PhaseFrame, e: Elemental, node: Node, data: np.ndarray
-    ) -> None:
+    def _constant(self, phase: PhaseFrame, e: Elemental, node: Node, data: np.ndarray) -> None:
         buffer = build.flatten(self._allocate(phase, node.type))
         for position, value in enumerate(data.reshape(-1)):
             scalar = build.constant(node.type.element, value)

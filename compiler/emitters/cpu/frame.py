@@ -84,8 +84,14 @@ class KernelFrame:
         self._phases: list[Phase] = []
         self.module = ir.Module.create(loc=ir.Location.unknown())
 
-    def phase(self, body: Callable[[PhaseFrame], None], tasks: int = 1, parallel: bool = False) -> None:
-        """Add a phase whose code ``body`` emits."""
+    def phase(
+        self,
+        body: Callable[[PhaseFrame], None],
+        tasks: int = 1,
+        parallel: bool = False,
+        copies: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Add a phase whose code ``body`` emits; ``copies`` as in :class:`Phase`."""
         suffix = f"_{len(self._phases)}" if self._phases else ""
         name = f"{self.source.name}{suffix}"
         arrays = [*self.source.arguments, *self.source.results]
@@ -108,7 +114,7 @@ class KernelFrame:
         with ir.InsertionPoint(block):
             body(PhaseFrame(arguments, results, workspace, scratch, begin, end, elemental))
             func.ReturnOp([])
-        self._phases.append(Phase(name, tasks, parallel and tasks > 1))
+        self._phases.append(Phase(name, tasks, parallel and tasks > 1, tuple(copies)))
 
     def finish(
         self, kind: str, flops: int = 0, inplace: Sequence[tuple[int, int]] = ()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop emitter: every element of every result, computed where it is stored.
 
-All results of a loop fusion have one shape (or are reshapes of it to the same dimensions). When the whole computation is
-elementwise the nest collapses to one loop over the linear index; otherwise tasks are rows (all dimensions but the last)
-and the inner loop runs over the last dimension, contiguous in the results, for LLVM to vectorise.
+All results of a loop fusion have one shape. When the whole computation is elementwise the nest collapses to one loop
+over the linear index; otherwise tasks are rows (all dimensions but the last) and the inner loop runs over the last
+dimension, contiguous in the results, for LLVM to vectorise.
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ def is_elementwise(graph: Graph) -> bool:
             if node.operands[0].type.size != 1:
                 return False
         elif node.type.rank == 0 and all(x.type.rank == 0 for x in node.operands):
-            if node.kind not in _SCALAR_KINDS and not hlo.has_trait(_operation(node), "elementwise"):
+            if node.kind not in _SCALAR_KINDS and not hlo.has_trait(
+                _operation(node), "elementwise"
+            ):
                 return False
         elif not hlo.has_trait(_operation(node), "elementwise") or node.shape != shape:
             return False
@@ -194,10 +196,11 @@ def inplace_pairs(graph: Graph) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     for number, root in enumerate(graph.results):
         for parameter in graph.parameters:
-            same = parameter.shape == root.shape
-            if same and parameter.type.element.nbytes == root.type.element.nbytes:
-                if _read_in_place(graph, parameter):
-                    pairs.append((parameter.result, number))
+            width = parameter.type.element.nbytes
+            if parameter.shape != root.shape or width != root.type.element.nbytes:
+                continue
+            if _read_in_place(graph, parameter):
+                pairs.append((parameter.result, number))
     return pairs
 
 

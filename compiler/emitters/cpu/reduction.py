@@ -132,18 +132,19 @@ def _accumulate_lanes(
         put(initial, lane)
         return []
 
-    def step(lane: ir.Value, base: Index) -> None:
+    def step(lane: ir.Value, base: Index) -> list[ir.Value]:
         with e.scope():
             put(reducer.combine(take(lane), group.elements([build.add(base, lane)])), lane)
+        return []
 
     def chunk(base: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        build.for_loop(0, LANES, lambda lane, _: (step(lane, base), [])[1])
+        build.for_loop(0, LANES, lambda lane, _: step(lane, base))
         return []
 
     build.for_loop(0, LANES, fill)
     whole = width // LANES * LANES
     build.for_loop(0, whole, chunk, step=LANES)
-    build.for_loop(0, width - whole, lambda lane, _: (step(lane, whole), [])[1])
+    build.for_loop(0, width - whole, lambda lane, _: step(lane, whole))
 
     def combine(lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
         with e.scope():
@@ -158,4 +159,3 @@ def reduced_groups(node: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[
     if not dimensions or dimensions != list(range(dimensions[0], dimensions[-1] + 1)):
         return None
     return shape[: dimensions[0]], tuple(shape[d] for d in dimensions), shape[dimensions[-1] + 1 :]
-

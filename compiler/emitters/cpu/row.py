@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row emitter: reductions over the minor dimensions and everything around them, one row at a time.
 
-A row fusion's values are *full* (leading dimensions R, minor dimensions C) or *per row* (shape R, up to unit dimensions);
-every ``reduce`` in it reduces exactly C. So each row is computed alone, in a few loops over its C elements that stay in
-the L1 cache: softmax and layer norm read and write memory once.
+A row fusion's values are *full* (leading dimensions R, minor dimensions C) or *per row* (shape R, up to unit
+dimensions); every ``reduce`` in it reduces exactly C. So each row is computed alone, in a few loops over its C
+elements that stay in the L1 cache: softmax and layer norm read and write memory once.
 
 Stages. A reduction that depends on no other belongs to stage 0, one that depends on reductions of stage *s* to stage
 *s* + 1. Stage *s* is one loop over the columns that feeds all its reductions; the last loop stores the full results.
-Values that are dear (an exponential, say) and needed again in a later loop are kept in a row buffer in scratch memory.
+Values that are dear (an exponential, say) and needed again in a later loop are kept in a row buffer in scratch
+memory.
 """
 
 from __future__ import annotations
@@ -204,7 +205,9 @@ class RowEmitter:
             e, self.plan.columns, groups, visit, phase.scratch, self._lane_offset
         )
         for node, values in zip(stage, results, strict=True):
-            for sibling, value in zip(node.siblings, reducer_of(e, node).leave(values), strict=True):
+            for sibling, value in zip(
+                node.siblings, reducer_of(e, node).leave(values), strict=True
+            ):
                 e.bind(sibling, scalar_source(value))
         for node, buffer in kept:
             e.bind(node, self._row_source(buffer, node))

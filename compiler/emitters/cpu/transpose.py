@@ -95,7 +95,9 @@ class TransposeEmitter:
             blocked = build.add(low, build.mul(count, lanes))
 
             def rows(j: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                build.for_loop(low, blocked, lambda i, _: self._block(phase, outer, i, j, lanes), step=lanes)
+                build.for_loop(
+                    low, blocked, lambda i, _: self._block(phase, outer, i, j, lanes), step=lanes
+                )
                 self._elements(phase, outer, blocked, high, j, build.add(j, lanes))
                 return []
 
@@ -110,7 +112,13 @@ class TransposeEmitter:
         return index
 
     def _elements(
-        self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index, first: Index, last: Index
+        self,
+        phase: PhaseFrame,
+        outer: list[Index],
+        low: Index,
+        high: Index,
+        first: Index,
+        last: Index,
     ) -> None:
         """Element by element: ``across`` in ``[low, high)``, ``along`` in ``[first, last)``."""
         if first == last:
@@ -151,7 +159,7 @@ class TransposeEmitter:
 
 
 def transpose_vectors(rows: list[ir.Value], lanes: int) -> list[ir.Value]:
-    """The columns of a square block given by its rows: log2(lanes) rounds of interleaving row r with row r + lanes/2."""
+    """The columns of a square block given by its rows: log2(lanes) rounds that interleave row r with r + lanes/2."""
     half = lanes // 2
     low = [x for pair in zip(range(half), range(lanes, lanes + half), strict=True) for x in pair]
     high = [x + half for x in low]

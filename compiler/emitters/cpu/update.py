@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-place updates: ``dynamic_update_slice`` and ``scatter``.
 
-Both write a part of a copy of their operand. The kernel is offered the operand's buffer as its result (``inplace``); phase
-0 copies the operand only when the two pointers differ, phase 1 writes the part. So a loop that updates a large array
-touches only what changes.
+Both write a part of a copy of their operand. The kernel is offered the operand's buffer as its result (``inplace``);
+phase 0 copies the operand only when the two pointers differ, phase 1 writes the part. So a loop that updates a large
+array touches only what changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def copy_phase(frame: KernelFrame, pairs: Sequence[tuple[int, int]]) -> None:
                 _copy_range(phase, build.flatten(source), build.flatten(target), array.size)
 
     tasks = max(1, -(-largest // CHUNK))
-    frame.phase(body, tasks, worth_splitting(largest, 4))
+    frame.phase(body, tasks, worth_splitting(largest, 4), pairs)
 
 
 def _true() -> ir.Value:
@@ -153,7 +153,9 @@ class ScatterEmitter:
 
         def batch(values: list[Index]) -> None:
             starts = self._starts(phase, values)
-            nest(phase, [shape[d] for d in window], lambda w: self._update(phase, starts, values, w))
+            nest(
+                phase, [shape[d] for d in window], lambda w: self._update(phase, starts, values, w)
+            )
 
         nest(phase, [shape[d] for d in outer], batch)
 
@@ -168,7 +170,9 @@ class ScatterEmitter:
                 at.insert(vector_dim, position)
             result[d] = to_index(self.indices.type.element, e.value(self.indices, at))
         batching = zip(
-            node.dims("input_batching_dims"), node.dims("scatter_indices_batching_dims"), strict=True
+            node.dims("input_batching_dims"),
+            node.dims("scatter_indices_batching_dims"),
+            strict=True,
         )
         for d, start_dim in batching:
             result[d] = batch[start_dim - (1 if start_dim > vector_dim else 0)]
@@ -181,7 +185,9 @@ class ScatterEmitter:
         shape = self.inputs[0].shape
         skipped = {*node.dims("inserted_window_dims"), *node.dims("input_batching_dims")}
         at = list(starts)
-        for d, offset in zip((d for d in range(len(shape)) if d not in skipped), window, strict=True):
+        for d, offset in zip(
+            (d for d in range(len(shape)) if d not in skipped), window, strict=True
+        ):
             at[d] = build.add(at[d], offset)
         inside: ir.Value | None = None
         for position, extent in zip(at, shape, strict=True):

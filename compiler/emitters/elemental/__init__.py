@@ -10,4 +10,12 @@ from gristmill.compiler.emitters.elemental.core import (
     scalar_source,
 )
 
-__all__ = ["RULES", "Elemental", "Source", "buffer_source", "contraction", "movement", "scalar_source"]
+__all__ = [
+    "RULES",
+    "Elemental",
+    "Source",
+    "buffer_source",
+    "contraction",
+    "movement",
+    "scalar_source",
+]

@@ -9,7 +9,7 @@ Shifts by the width or more give 0 (or the sign).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mlir import ir
@@ -141,10 +141,15 @@ _INT_BINARY: dict[str, Callable[[ElementType, ir.Value, ir.Value], ir.Value]] = 
     "shift_right_arithmetic": _shift(arith.ShRSIOp, True),
 }
 
+
 def _intrinsic(name: str) -> Callable[..., ir.Operation]:
     """An LLVM intrinsic of two floats. ``arith.maximumf`` is expanded to compares on its way to LLVM, which hides
     the reduction from the loop vectoriser; the intrinsic is recognised (NaN propagates, -0 < +0)."""
-    return lambda a, b, **_: ir.Operation.create(name, results=[a.type], operands=[a, b])
+
+    def create(a: ir.Value, b: ir.Value, **_: Any) -> ir.Operation:
+        return ir.Operation.create(name, results=[a.type], operands=[a, b])
+
+    return create
 
 
 _FLOAT_BINARY: dict[str, Any] = {
@@ -178,8 +183,7 @@ def binary(kind: str, e: ElementType, a: ir.Value, b: ir.Value, fastmath: Any = 
         if kind not in _INT_BINARY:
             raise UnsupportedError(f"{kind} of {e.name} is not supported", op=kind)
         return _INT_BINARY[kind](e, a, b)
-    wide_a, wide = widen(a, e)
-    wide_b, _ = widen(b, e)
+    wide_a, wide_b = widen(a, e)[0], widen(b, e)[0]
     if kind in _FLOAT_BINARY:
         extra = {"fastmath": fastmath} if fastmath is not None else {}
         return narrow(_FLOAT_BINARY[kind](wide_a, wide_b, **extra).result, e)
@@ -385,7 +389,9 @@ def reduce_precision(
         ).result
         bias = arith.AddIOp(last, constant(integer, (1 << (drop - 1)) - 1)).result
         rounded = arith.AddIOp(bits, bias).result
-        bits = arith.AndIOp(rounded, constant(integer, ~((1 << drop) - 1) & ((1 << e.bits) - 1))).result
+        bits = arith.AndIOp(
+            rounded, constant(integer, ~((1 << drop) - 1) & ((1 << e.bits) - 1))
+        ).result
     if exponent_bits < exponent:
         bits = _reduce_exponent(e, integer, bits, exponent_bits, exponent, mantissa)
     wide_value, _ = widen(value, e)

@@ -29,14 +29,16 @@ def simple_reducer(graph: Graph) -> str | None:
     node = graph.results[0]
     if len(node.operands) != 2 or set(node.operands) != set(graph.parameters):
         return None
-    return node.kind if node.kind in ("add", "multiply", "maximum", "minimum", "and", "or") else None
+    return (
+        node.kind if node.kind in ("add", "multiply", "maximum", "minimum", "and", "or") else None
+    )
 
 
 class Reducer:
     """The body of a ``reduce``-like op on scalars, accumulating narrow floats in ``f32`` where that is exact enough.
 
-    A simple float reducer (``add``, …) over ``bf16`` or ``f16`` keeps an ``f32`` accumulator and rounds once at the end;
-    any other body is evaluated as written.
+    A simple float reducer (``add``, …) over ``bf16`` or ``f16`` keeps an ``f32`` accumulator and rounds once at the
+    end; any other body is evaluated as written.
 
     Args:
         e: the computation that the op is part of (its captures are read through it).
@@ -112,7 +114,9 @@ def reduce_operands(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
     return node.operands[:count], node.operands[count : 2 * count], node.operands[2 * count :]
 
 
-def _finish(e: Elemental, node: Node, index: tuple[Index, ...], results: list[ir.Value]) -> ir.Value:
+def _finish(
+    e: Elemental, node: Node, index: tuple[Index, ...], results: list[ir.Value]
+) -> ir.Value:
     for sibling, value in zip(node.siblings, results, strict=True):
         e.remember(sibling, index, value)
     return results[node.result]
@@ -228,7 +232,10 @@ def multiply_add(
 
 def _dot_general(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     lhs, rhs = node.operands
-    lhs_batch, rhs_batch = node.dims("lhs_batching_dimensions"), node.dims("rhs_batching_dimensions")
+    lhs_batch, rhs_batch = (
+        node.dims("lhs_batching_dimensions"),
+        node.dims("rhs_batching_dimensions"),
+    )
     lhs_contract = node.dims("lhs_contracting_dimensions")
     rhs_contract = node.dims("rhs_contracting_dimensions")
     lhs_free = [d for d in range(len(lhs.shape)) if d not in (*lhs_batch, *lhs_contract)]
@@ -350,4 +357,3 @@ RULES.update(
         "func.call": _call,
     }
 )
-

@@ -3,8 +3,8 @@
 
 ``Elemental(graph, sources, functions).value(node, index)`` emits, at the current insertion point, whatever computes the
 element of ``node`` at ``index``: loads from the sources for parameters, and for an operation the rule in :data:`RULES`
-applied to its operands' elements. It is the one place that gives HLO operations their meaning; the loop, row, column and
-other emitters only decide in which order elements are computed and where they are kept.
+applied to its operands' elements. It is the one place that gives HLO operations their meaning; the loop, row, column
+and other emitters only decide in which order elements are computed and where they are kept.
 
 Values already emitted are reused while the insertion point stays inside the region they were emitted in:
 :meth:`Elemental.scope` opens a region (a loop body, a branch) whose values are forgotten at its end.
@@ -12,7 +12,7 @@ Values already emitted are reused while the insertion point stays inside the reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,7 +75,7 @@ class Elemental:
         self._bindings[node] = source
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> Generator[None]:
         """Forget, at the end of the ``with``, the values emitted inside it."""
         self._memo.append({})
         try:
@@ -212,7 +212,9 @@ def _constant(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     data = node.constant
     if data is not None and data.size and bool((data == data.flat[0]).all() or data.size == 1):
         return build.constant(node.type.element, data.flat[0])
-    raise UnsupportedError("a constant that is not a splat must be a kernel argument", op="constant")
+    raise UnsupportedError(
+        "a constant that is not a splat must be a kernel argument", op="constant"
+    )
 
 
 _UNARY = (

@@ -52,7 +52,9 @@ def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[r
     return groups
 
 
-def reshape_index(source: Sequence[int], target: Sequence[int], index: Sequence[Index]) -> list[Index]:
+def reshape_index(
+    source: Sequence[int], target: Sequence[int], index: Sequence[Index]
+) -> list[Index]:
     """The index into shape ``source`` of the element at ``index`` of its reshape to ``target``."""
     result: list[Index] = [0] * len(source)
     if 0 in source:
