@@ -96,7 +96,7 @@ def tensor(value: ir.Value | ir.Type) -> Tensor:
 
 def mlir_type(record: Tensor) -> ir.Type:
     """The MLIR type of a record (current context)."""
-    return ir.RankedTensorType.get(list(record.shape), ir.Type.parse(record.element))
+    return ir.Type.parse(str(record))
 
 
 def converts_exactly(source: str, target: str) -> bool:
