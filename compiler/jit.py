@@ -21,7 +21,6 @@ def jit(
     import jax
 
     traced = jax.jit(function, keep_unused=True)
-    abstract: Callable[[Any], Any] = jax.api_util.shaped_abstractify
     cache: dict[Any, tuple[Executable, Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:

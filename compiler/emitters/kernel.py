@@ -7,7 +7,7 @@
                int64_t begin, int64_t end)
 
 that computes tasks ``begin <= t < end`` of the phase's ``tasks``. Arguments come first, in operand order, then
-results in result order, each a bare pointer to dense row-major data, 64-byte aligned. ``i1`` is one byte, 0 or 1.
+results in result order, each a bare pointer to dense row-major data aligned to its element. ``i1`` is one byte, 0 or 1.
 ``workspace`` points to ``KernelSpec.workspace_bytes`` bytes shared by every thread and phase of one launch;
 ``scratch`` to ``KernelSpec.scratch_bytes`` bytes private to the calling thread; both 64-byte aligned and
 undefined on entry of the first phase (null is never passed). Threads run disjoint task ranges of one phase at once;
