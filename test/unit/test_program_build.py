@@ -5,6 +5,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
+import program_kernels as hand
 import program_support as support
 import pytest
 from mlir import ir
@@ -19,17 +20,17 @@ from gristmill.compiler.program.plan import LaunchStep, Plan
 from gristmill.compiler.program.schedule import schedule
 from gristmill.errors import LoweringError, VerifyError
 
-_V = f"tensor<{support.VECTOR}>"
+_V = f"tensor<{hand.VECTOR}>"
 
 
-def _inputs(count: int) -> list[support.Array]:
+def _inputs(count: int) -> list[hand.Array]:
     rng = np.random.default_rng(count)
-    return [rng.integers(-100, 100, support.N, dtype=np.int32) for _ in range(count)]
+    return [rng.integers(-100, 100, hand.N, dtype=np.int32) for _ in range(count)]
 
 
 def _plan(text: str) -> Plan:
     with make_context(), ir.Location.unknown():
-        plan, _ = import_module(HloModule(ir.Module.parse(text)), support.SPECS)
+        plan, _ = import_module(HloModule(ir.Module.parse(text)), hand.SPECS)
         schedule(plan)
         assign(plan)
         return plan
@@ -104,7 +105,7 @@ def test_the_schedule_saves_memory() -> None:
     plan = _plan(
         f"func.func @main(%x: {_V}) -> ({kinds}) {{\n{body}\nreturn {results} : {kinds}\n}}"
     )
-    assert plan.arena_bytes == support.VECTOR.nbytes
+    assert plan.arena_bytes == hand.VECTOR.nbytes
 
 
 def test_signature_and_constants() -> None:
@@ -123,7 +124,7 @@ def test_signature_and_constants() -> None:
     assert [(s.donated, s.alias) for s in program.inputs] == [(False, None), (True, 1)]
     assert [(s.name, s.alias) for s in program.outputs] == [("loss", None), ("output1", 1)]
     assert len(program.constants) == 1
-    np.testing.assert_array_equal(program.constants[0].data, np.full(support.N, 3, np.int32))
+    np.testing.assert_array_equal(program.constants[0].data, np.full(hand.N, 3, np.int32))
     assert program.parallel
     assert program.scratch_bytes == 0
 
@@ -133,10 +134,8 @@ def test_parallel_needs_threads_and_a_parallel_phase() -> None:
     with make_context(), ir.Location.unknown():
         module = HloModule(ir.Module.parse(text))
         one = dataclasses.replace(host_target(), max_threads=1)
-        assert not build_program(module, support.SPECS, one).parallel
-        assert build_program(
-            module, support.SPECS, dataclasses.replace(one, max_threads=2)
-        ).parallel
+        assert not build_program(module, hand.SPECS, one).parallel
+        assert build_program(module, hand.SPECS, dataclasses.replace(one, max_threads=2)).parallel
 
 
 def test_other_operations_are_refused() -> None:
@@ -175,7 +174,7 @@ def test_lowering_checks_the_rt_module(old: str, new: str, message: str) -> None
     with program.module.context:
         program.module = ir.Module.parse(text.replace(old, new))
     with pytest.raises(VerifyError, match=message):
-        lower_entry(program, support.SPECS)
+        lower_entry(program, hand.SPECS)
 
 
 def test_an_alias_that_cannot_be_is_dropped() -> None:

@@ -4,23 +4,24 @@
 from collections.abc import Sequence
 
 import numpy as np
+import program_kernels as hand
 import program_support as support
 import pytest
 
 from gristmill.compiler.program.tree import Branch, Copy, Launch, Loop
 
-_V = f"tensor<{support.VECTOR}>"
+_V = f"tensor<{hand.VECTOR}>"
 _I = "tensor<i32>"
 
 
 @pytest.fixture(scope="module")
 def kernels() -> Sequence[bytes]:
-    return support.kernel_objects()
+    return hand.kernel_objects()
 
 
-def _inputs(count: int) -> list[support.Array]:
+def _inputs(count: int) -> list[hand.Array]:
     rng = np.random.default_rng(count)
-    return [rng.integers(-100, 100, support.N, dtype=np.int32) for _ in range(count)]
+    return [rng.integers(-100, 100, hand.N, dtype=np.int32) for _ in range(count)]
 
 
 def _fusion(kernel: str, count: int, operands: str) -> str:
@@ -81,7 +82,7 @@ def test_barriers_under_stress(chain: list[str], kernels: Sequence[bytes]) -> No
     want = argument
     for _ in range(trips):
         for kernel in chain:
-            want = support.KERNELS[kernel].compute([want])[0]
+            want = hand.KERNELS[kernel].compute([want])[0]
     with support.Native(support.build(text), kernels) as native:
         for threads in (1, 2, 3):
             np.testing.assert_array_equal(native.run([argument], threads)[0], want)
@@ -109,7 +110,7 @@ func.func @main(%i: {_I}, %x: {_V}) -> {_V} {{
 }}
 {branches}"""
     x = _inputs(1)[0]
-    want = support.KERNELS[names[index if index in (0, 1) else 2]].compute([x])[0]
+    want = hand.KERNELS[names[index if index in (0, 1) else 2]].compute([x])[0]
     with support.Native(support.build(text), kernels) as native:
         for threads in (1, 2):
             got = native.run([np.array(index, np.int32), x], threads)[0]
@@ -140,7 +141,7 @@ def test_large_programs_are_not_optimised_but_right(kernels: Sequence[bytes]) ->
     argument = _inputs(1)[0]
     want = argument
     for _ in range(count):
-        want = support.KERNELS["mix_1_r1_t8p"].compute([want])[0]
+        want = hand.KERNELS["mix_1_r1_t8p"].compute([want])[0]
     with support.Native(support.build(text), kernels) as native:
         assert "optnone" in str(native.entry)
         np.testing.assert_array_equal(native.run([argument], 2)[0], want)
