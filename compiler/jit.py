@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
+
 from gristmill.compiler.compile import CompileOptions, compile
 from gristmill.runtime.executable import Executable
 
@@ -25,10 +27,8 @@ def jit(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
-        key: tuple[Any, ...] = (
-            structure,
-            *(jax.api_util.shaped_abstractify(leaf) for leaf in leaves),
-        )
+        shapes = [(np.shape(leaf), str(jax.numpy.result_type(leaf))) for leaf in leaves]
+        key: tuple[Any, ...] = (structure, *shapes)
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree
