@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mlir import ir
 
-from gristmill.compiler.diagnostics import MLIRError, diagnostics_text
+from gristmill.compiler.diagnostics import MLIRError, diagnostics_text, named_source
 from gristmill.compiler.module import (
     HloModule,
     array_type,
@@ -50,7 +50,7 @@ def parse_module(
         try:
             module = ir.Module.parse(text)
         except MLIRError as error:
-            raise ParseError(diagnostics_text(error), location=name) from None
+            raise ParseError(named_source(diagnostics_text(error), name)) from None
         constants = {
             key: _decode(key, blobs[key], kind, name)
             for key, kind in _resource_types(module).items()

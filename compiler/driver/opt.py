@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from gristmill.compiler.diagnostics import named_source
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes import registry
 from gristmill.compiler.passes.base import options_of
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GristmillError as error:
         if args.debug:
             traceback.print_exc()
-        print(f"gristmill-opt: error: {_placed(str(error), args.input)}", file=sys.stderr)
+        print(f"gristmill-opt: error: {_one_line(error, args.input)}", file=sys.stderr)
         return 1
 
 
@@ -136,13 +137,13 @@ def _expect_errors(part: str, name: str, pipeline: Pipeline, options: RunOptions
         pipeline.run(load(part, name), options=options)
         got = ""
     except GristmillError as error:
-        got = str(error)
+        got = _one_line(error, name)
     line = len(part) - len(part.lstrip("\n")) + 1
     missing = [text for text in expected if text not in got]
     for text in missing:
         print(f"{name}:{line}: expected error {text!r}, got {got or 'none'!r}", file=sys.stderr)
     if got and not expected:
-        print(f"{name}:{line}: unexpected error: {_placed(got, name)}", file=sys.stderr)
+        print(f"{name}:{line}: unexpected error: {got}", file=sys.stderr)
     return 1 if missing or (got and not expected) else 0
 
 
@@ -182,9 +183,8 @@ def _without_comments(text: str) -> str:
     return re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
 
 
-def _placed(message: str, name: str) -> str:
-    """``message`` with MLIR's ``-:line:col`` of in-memory text replaced by the file's name."""
-    return re.sub(r"(^|[\s;(])-:(\d+:\d+)", rf"\g<1>{name}:\2", message.replace("\n", " "))
+def _one_line(error: GristmillError, name: str) -> str:
+    return " ".join(named_source(str(error), name).split())
 
 
 def _pass_list() -> str:
