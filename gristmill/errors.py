@@ -74,3 +74,27 @@ class InputError(GristmillError):
 
 class ResourceExhaustedError(GristmillError):
     """Memory, address space or mappings ran out; the message names the limit to raise."""
+
+
+class ClosedError(GristmillError):
+    """A buffer, allocation, stream, device or manager was used after it was closed."""
+
+
+class DeviceError(GristmillError):
+    """A device or its driver failed, or cannot do what was asked."""
+
+
+class DependencyError(DeviceError):
+    """Work was not run because something it waits for failed; ``__cause__`` is that failure."""
+
+
+class DeadlineError(GristmillError):
+    """A wait ended because its timeout passed; what was waited for goes on."""
+
+
+class TransferError(GristmillError):
+    """A transfer broke its manager's rules, lost data, or was abandoned."""
+
+
+class TransferCancelledError(TransferError):
+    """A transfer was cancelled before it finished."""

@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface every device implements: memory, streams, copies, statistics.
+
+Rules that hold on every device; the base class enforces those marked (*), a device the others:
+
+- Arguments are checked before anything moves (*): a call that raises ``InputError`` or ``ClosedError``
+  has done nothing. A call that raises ``DeviceError`` or ``ResourceExhaustedError`` has enqueued nothing
+  and allocated nothing. Whatever fails later fails the operation's event, and only that.
+- Work of one stream runs in the order given, one piece at a time. Streams are otherwise unordered.
+- Work waits for the ``waits`` given with it. If one of them failed, the work is not run and its event
+  fails with ``events.dependency_error``; later work of the stream runs all the same, since order is not
+  dependency. For a stream made with ``chain_errors=True`` order *is* dependency: after the first
+  failure (or a failed ``wait_event``) all later work fails with it as cause, until ``recover()``.
+- ``waits`` may hold events of any device or none. A device orders its own natively and may gate its
+  stream for foreign ones, without blocking the caller.
+- Memory outlives its last user (*): ``DeviceAllocation.close`` while copies run takes effect when they end.
+- Overlapping source and destination of one copy are refused (*).
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gristmill.errors import ClosedError, DeviceError, InputError
+from gristmill.runtime import observer
+from gristmill.runtime.events import Event
+
+Work = Callable[[], None]
+
+
+class MemorySpace(enum.Enum):
+    """Where memory lies.
+
+    ``DEVICE`` is the device's own, ``PINNED`` page-locked host memory that the device reaches by DMA,
+    ``HOST`` ordinary host memory. On the host device all three are ordinary memory.
+    """
+
+    DEVICE = "device"
+    PINNED = "pinned"
+    HOST = "host"
+
+
+def check_range(what: str, offset: int, nbytes: int, size: int) -> None:
+    """Raise ``InputError`` unless ``0 <= offset``, ``0 <= nbytes`` and ``offset + nbytes <= size``.
+
+    Python integers do not overflow; values no address can hold are refused by the last condition.
+    """
+    for label, value in (("offset", offset), ("size", nbytes)):
+        # bool is an int by inheritance only; numpy integers wrap around.
+        if type(value) is not int:
+            raise InputError(f"{what}: {label} must be an int, not {type(value).__name__}")
+        if value < 0:
+            raise InputError(f"{what}: {label} {value} is negative")
+    if offset + nbytes > size:
+        raise InputError(
+            f"{what}: bytes {offset}..{offset + nbytes} are outside the {size} bytes there are"
+        )
+
+
+class DeviceAllocation:
+    """A range of memory: a device's, pinned, or the host's, with one owner at a time.
+
+    It has a count of holders: the creator is the first, each slice and each copy in flight another.
+    When the last lets go, ``release`` is called, once. Thread-safe.
+
+    Args:
+        device: the device that reaches it.
+        space: where it lies.
+        address: its first byte, as the device addresses it; 0 is allowed for ``nbytes == 0`` only.
+        nbytes: its size.
+        release: gives the memory back; None when someone else owns it.
+        host_address: where the host sees the same bytes, or None.
+        readonly: whether writing to it is refused.
+        owner: kept alive as long as the allocation (a numpy array, a mapping, a driver object).
+    """
+
+    __slots__ = (
+        "__weakref__", "_holders", "_lock", "_release", "address", "device", "host_address", "nbytes",
+        "owner", "readonly", "space",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: Device,
+        space: MemorySpace,
+        address: int,
+        nbytes: int,
+        release: Callable[[], None] | None = None,
+        *,
+        host_address: int | None = None,
+        readonly: bool = False,
+        owner: object = None,
+    ) -> None:
+        self.device = device
+        self.space = space
+        self.address = address
+        self.nbytes = nbytes
+        self.host_address = host_address
+        self.readonly = readonly
+        self.owner = owner
+        self._release = release
+        self._holders = 1
+        self._lock = threading.RLock()
+        for tool in observer.active:
+            tool.allocated(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory was given back."""
+        return self._holders == 0
+
+    def hold(self) -> None:
+        """Add a holder; raises ``ClosedError`` when the memory was given back already."""
+        with self._lock:
+            if self._holders == 0:
+                raise ClosedError(f"{self!r} was closed; its memory may serve others by now")
+            self._holders += 1
+
+    def drop(self) -> None:
+        """Remove a holder; the last one gives the memory back."""
+        with self._lock:
+            if self._holders == 0:
+                raise ClosedError(f"{self!r} was closed more often than it was held")
+            self._holders -= 1
+            if self._holders:
+                return
+            release, self._release = self._release, None
+        try:
+            if release is not None:
+                release()
+        finally:
+            self.owner = None
+            for tool in observer.active:
+                tool.released(self)
+
+    def drop_after(self, event: Event) -> None:
+        """Remove a holder when ``event`` is done; a failing release is a ``ResourceWarning`` then."""
+
+        def let_go(_: Event) -> None:
+            try:
+                self.drop()
+            except DeviceError as error:
+                warnings.warn(f"releasing {self!r} failed: {error}", ResourceWarning, stacklevel=2)
+
+        event.add_callback(let_go)
+
+    def __repr__(self) -> str:
+        return f"<{self.nbytes} B {self.space.value} memory of {self.device} at {self.address:#x}>"
+
+
+@dataclass(frozen=True)
+class DeviceStatistics:
+    """Counts of one device since it was opened.
+
+    Attributes:
+        live_bytes, peak_bytes: device and pinned bytes allocated now and at most.
+        live_allocations, allocations: the number of them now and ever.
+        copies, copied_bytes: by kind: ``h2h``, ``h2d``, ``d2h``, ``d2d``.
+        streams: streams open now.
+        failures: operations whose event failed.
+    """
+
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    live_allocations: int = 0
+    allocations: int = 0
+    copies: dict[str, int] = field(default_factory=dict[str, int])
+    copied_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    streams: int = 0
+    failures: int = 0
+
+
+class Stream(ABC):
+    """An ordered, asynchronous queue of work on one device. See the module's rules.
+
+    Devices implement the abstract methods; ``Device.create_stream`` makes streams.
+    """
+
+    def __init__(self, device: Device, name: str, chain_errors: bool) -> None:
+        self.device = device
+        self.name = name
+        self.chain_errors = chain_errors
+        for tool in observer.active:
+            tool.opened(self)
+
+    @abstractmethod
+    def enqueue(self, work: Work, *, waits: Sequence[Event] = (), name: str = "work") -> Event:
+        """Run the host function ``work`` in stream order; what it raises fails the returned event.
+
+        ``work`` must not wait for this device's events. Raises ``ClosedError`` on a closed stream.
+        """
+
+    @abstractmethod
+    def wait_event(self, event: Event) -> None:
+        """Let everything enqueued from now on wait for ``event``, an event of any device."""
+
+    @abstractmethod
+    def record_event(self, name: str = "record") -> Event:
+        """An event that completes when everything enqueued so far has ended.
+
+        It fails only on a ``chain_errors`` stream that is in error by then.
+        """
+
+    @property
+    @abstractmethod
+    def error(self) -> BaseException | None:
+        """The first failure on a ``chain_errors`` stream since the last :meth:`recover`."""
+
+    @abstractmethod
+    def recover(self) -> None:
+        """Forget the failure of a ``chain_errors`` stream: work enqueued from now on runs again."""
+
+    @abstractmethod
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for all work, then release the stream; idempotent.
+
+        Raises ``DeadlineError`` after ``timeout`` seconds; the stream then stays open.
+        """
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether the stream was closed."""
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until everything enqueued so far has ended.
+
+        Raises the stream's error if it chains errors, ``DeadlineError`` after ``timeout`` seconds.
+        """
+        self.record_event(f"synchronize {self.name}").wait(timeout)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything enqueued so far has ended."""
+        return self.record_event("idle query").done
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<stream {self.name} of {self.device}>"
+
+
+class Device(ABC):
+    """One device. A device is a context manager; leaving it closes it.
+
+    Devices implement ``_allocate``, ``_create_stream``, ``_copy``, ``_close``, and the registration of
+    host memory. ``_allocate`` and ``_copy`` are called with checked arguments only.
+
+    Attributes:
+        kind: ``host`` or ``cuda``.
+        ordinal: its number among its kind.
+        memory_spaces: the spaces :meth:`allocate` serves; the first is the default.
+        alignment: bytes to which every allocation's address is aligned at least.
+    """
+
+    kind: str
+    memory_spaces: tuple[MemorySpace, ...] = (MemorySpace.DEVICE, MemorySpace.PINNED)
+    alignment: int = 64
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self._lock = threading.RLock()
+        self._statistics = DeviceStatistics()
+        self._closed = False
+        self._transfer_streams: dict[str, Stream] = {}
+
+    # What a device implements
+
+    @abstractmethod
+    def _allocate(self, nbytes: int, space: MemorySpace, stream: Stream | None) -> DeviceAllocation:
+        """Memory of ``nbytes > 0``; raises ``ResourceExhaustedError`` when there is none."""
+
+    @abstractmethod
+    def _create_stream(self, name: str, chain_errors: bool) -> Stream:
+        """A new stream."""
+
+    @abstractmethod
+    def _copy(
+        self,
+        destination: DeviceAllocation,
+        destination_offset: int,
+        source: DeviceAllocation,
+        source_offset: int,
+        nbytes: int,
+        stream: Stream,
+        waits: Sequence[Event],
+        name: str,
+    ) -> Event:
+        """Enqueue one copy of ``nbytes > 0`` bytes; both memories stay alive until its event is done."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the device; all streams are closed and all memory was given back."""
+
+    @abstractmethod
+    def register_host(self, address: int, nbytes: int) -> int:
+        """Page-lock existing host memory and let the device reach it; returns its device address.
+
+        Raises ``InputError`` for a range that is registered already or not mapped.
+        """
+
+    @abstractmethod
+    def unregister_host(self, address: int) -> None:
+        """Undo :meth:`register_host`; raises ``InputError`` for an address that is not registered."""
+
+    # Memory
+
+    def allocate(
+        self, nbytes: int, space: MemorySpace | None = None, stream: Stream | None = None
+    ) -> DeviceAllocation:
+        """Uninitialised memory of this device, aligned to :attr:`alignment` bytes.
+
+        With ``stream`` a device may order allocation and release with that stream's work. Memory of 0
+        bytes is allowed and has no address. Raises ``ResourceExhaustedError``.
+        """
+        self.check_open()
+        check_range("allocation", 0, nbytes, 1 << 62)
+        space = space or self.memory_spaces[0]
+        if space not in self.memory_spaces:
+            known = ", ".join(known.value for known in self.memory_spaces)
+            raise InputError(f"{self} has no {space.value} memory to allocate; it has {known}")
+        if stream is not None and stream.device is not self:
+            raise InputError(f"{stream} is not a stream of {self}")
+        if nbytes == 0:
+            return DeviceAllocation(self, space, 0, 0)
+        return self._allocate(nbytes, space, stream)
+
+    def host_memory(
+        self, address: int, nbytes: int, *, readonly: bool = False, owner: object = None
+    ) -> DeviceAllocation:
+        """Existing host memory as one end of copies; not counted, not owned, ``owner`` kept alive."""
+        return DeviceAllocation(
+            self, MemorySpace.HOST, address, nbytes,
+            host_address=address, readonly=readonly, owner=owner,
+        )  # fmt: skip
+
+    def host_pointer(self, allocation: DeviceAllocation) -> int | None:
+        """The address at which the host sees ``allocation``, or None where it does not."""
+        if allocation.closed:
+            raise ClosedError(f"{allocation!r} was closed; it has no address any more")
+        return allocation.host_address
+
+    # Streams and events
+
+    def create_stream(self, name: str = "stream", *, chain_errors: bool = True) -> Stream:
+        """A new stream. See the module's rules for ``chain_errors``."""
+        self.check_open()
+        stream = self._create_stream(name, chain_errors)
+        self._count(streams=1)
+        return stream
+
+    def create_event(self, name: str = "event") -> Event:
+        """A pending event for the caller to complete or fail."""
+        return Event(name)
+
+    def transfer_stream(self, kind: str) -> Stream:
+        """The device's own stream for copies of ``kind`` (``h2d``, ``d2h``, ``d2d``), made when first used.
+
+        It does not chain errors: its copies depend on their ``waits`` only.
+        """
+        with self._lock:
+            self.check_open()
+            stream = self._transfer_streams.get(kind)
+            if stream is None:
+                stream = self.create_stream(kind, chain_errors=False)
+                self._transfer_streams[kind] = stream
+            return stream
+
+    # Copies
+
+    def copy(
+        self,
+        destination: DeviceAllocation,
+        destination_offset: int,
+        source: DeviceAllocation,
+        source_offset: int,
+        nbytes: int,
+        stream: Stream | None = None,
+        waits: Sequence[Event] = (),
+    ) -> Event:
+        """Copy bytes between two memories of this device, or between it and host memory.
+
+        Runs in the order of ``stream`` (default: the :meth:`transfer_stream` of its kind), after
+        ``waits``. Both memories are held until the returned event is done. Copying 0 bytes is allowed
+        and keeps its place in the order.
+        """
+        self.check_open()
+        check_range("copy destination", destination_offset, nbytes, destination.nbytes)
+        check_range("copy source", source_offset, nbytes, source.nbytes)
+        self._check_ends(destination, source)
+        target = destination.address + destination_offset
+        origin = source.address + source_offset
+        if nbytes and target < origin + nbytes and origin < target + nbytes:
+            raise InputError(
+                "copy: source and destination overlap; copy through a temporary buffer"
+            )
+        kind = copy_kind(destination, source)
+        stream = stream or self.transfer_stream("d2d" if kind == "h2h" else kind)
+        if stream.device is not self:
+            raise InputError(f"{stream} is not a stream of {self}")
+        name = f"copy {kind} {nbytes} B"
+        destination.hold()
+        try:
+            source.hold()
+        except ClosedError:
+            destination.drop()
+            raise
+        try:
+            if nbytes == 0:
+                event = stream.enqueue(_nothing, waits=waits, name=name)
+            else:
+                event = self._copy(
+                    destination, destination_offset, source, source_offset, nbytes,
+                    stream, waits, name,
+                )  # fmt: skip
+        except BaseException:
+            destination.drop()
+            source.drop()
+            raise
+        destination.drop_after(event)
+        source.drop_after(event)
+        self.count_copy(kind, nbytes)
+        event.add_callback(self._count_failure)
+        if observer.active:
+            reads, writes = observer.Access(origin, nbytes), observer.Access(target, nbytes)
+            self.observe(name, stream, event, waits, (reads,), (writes,))
+        return event
+
+    def _check_ends(self, destination: DeviceAllocation, source: DeviceAllocation) -> None:
+        for end in (destination, source):
+            if end.closed:
+                raise ClosedError(f"copy: {end!r} was closed")
+            if end.device is not self and end.space is MemorySpace.DEVICE:
+                raise InputError(
+                    f"copy: {end!r} cannot be reached by {self}; copy by way of the host"
+                )
+        if destination.readonly:
+            raise InputError(f"copy: {destination!r} is read-only")
+
+    def observe(
+        self,
+        name: str,
+        stream: Stream,
+        event: Event,
+        waits: Sequence[Event] = (),
+        reads: tuple[observer.Access, ...] = (),
+        writes: tuple[observer.Access, ...] = (),
+    ) -> None:
+        """Tell the installed debug tools about work that was given to ``stream``."""
+        operation = observer.Operation(name, stream, event, tuple(waits), reads, writes)
+        for tool in observer.active:
+            tool.submitted(operation)
+
+    # Statistics and life
+
+    def statistics(self) -> DeviceStatistics:
+        """The counts so far, as one consistent copy."""
+        with self._lock:
+            now = self._statistics
+            return replace(now, copies=dict(now.copies), copied_bytes=dict(now.copied_bytes))
+
+    def count_allocation(self, nbytes: int) -> None:
+        """Devices call this for each allocation (``nbytes > 0``) and each release (``nbytes < 0``)."""
+        with self._lock:
+            now = self._statistics
+            live = now.live_bytes + nbytes
+            self._statistics = replace(
+                now,
+                live_bytes=live,
+                peak_bytes=max(now.peak_bytes, live),
+                live_allocations=now.live_allocations + (1 if nbytes > 0 else -1),
+                allocations=now.allocations + (1 if nbytes > 0 else 0),
+            )
+
+    def count_copy(self, kind: str, nbytes: int) -> None:
+        """Count one copy of ``kind``."""
+        with self._lock:
+            now = self._statistics
+            now.copies[kind] = now.copies.get(kind, 0) + 1
+            now.copied_bytes[kind] = now.copied_bytes.get(kind, 0) + nbytes
+
+    def _count(self, *, streams: int = 0, failures: int = 0) -> None:
+        with self._lock:
+            now = self._statistics
+            self._statistics = replace(
+                now, streams=now.streams + streams, failures=now.failures + failures
+            )
+
+    def count_stream_closed(self) -> None:
+        """Streams call this once, when they are closed."""
+        self._count(streams=-1)
+
+    def _count_failure(self, event: Event) -> None:
+        if event.error is not None:
+            self._count(failures=1)
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until all work given to the device's transfer streams so far has ended.
+
+        Devices extend it to all their streams.
+        """
+        for stream in tuple(self._transfer_streams.values()):
+            stream.synchronize(timeout)
+
+    def check_open(self) -> None:
+        """Raise ``ClosedError`` when the device was closed."""
+        if self._closed:
+            raise ClosedError(f"{self} was closed")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the device was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Wait for the device's own streams and release it; idempotent.
+
+        Memory and streams that users still hold must be closed before; a device may refuse otherwise.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            streams, self._transfer_streams = self._transfer_streams, {}
+        for stream in streams.values():
+            stream.close()
+        self._closed = True
+        self._close()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.ordinal}"
+
+    def __repr__(self) -> str:
+        return f"<device {self}>"
+
+
+def _nothing() -> None:
+    """The work of an empty copy."""
+
+
+def copy_kind(destination: DeviceAllocation, source: DeviceAllocation) -> str:
+    """``h2d``, ``d2h``, ``d2d`` or ``h2h``, by the spaces of both ends; pinned memory is the host's."""
+    letters = ["d" if end.space is MemorySpace.DEVICE else "h" for end in (source, destination)]
+    return "2".join(letters)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events: the one-shot completions that join asynchronous work of all devices.
+
+    pending ──complete()──▶ ready
+       └─────fail(error)──▶ error
+
+The first of the two calls decides; later ones change nothing and return False. Nothing leaves ``ready``
+or ``error``. An event in error *poisons* what waits for it: the consumer is not run, and its own event
+fails with a :class:`~gristmill.errors.DependencyError` whose ``__cause__`` is the producer's error, so
+the chain of causes leads to the failure that began it.
+
+All methods may be called from any thread. Events may be awaited in any asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any
+
+from gristmill.errors import DeadlineError, DependencyError
+from gristmill.runtime import observer
+
+Callback = Callable[["Event"], None]
+
+
+class EventState(enum.Enum):
+    """What is known of an event."""
+
+    PENDING = "pending"
+    READY = "ready"
+    ERROR = "error"
+
+
+class Event:
+    """A completion that is pending, then ready or in error, for good.
+
+    Devices may derive from it: :meth:`poll` is called before the state is read, so that a subclass can
+    ask its driver; :meth:`block` waits, so that a subclass can wait in the driver. Both end in
+    :meth:`complete` or :meth:`fail`.
+
+    Attributes:
+        name: what completes it, for messages.
+        started_ns, completed_ns: ``time.perf_counter_ns`` of the work's start and end, or None; set
+            only while an observer is installed.
+    """
+
+    __slots__ = (
+        "__weakref__", "_callbacks", "_error", "_lock", "_state", "_traceback",
+        "completed_ns", "name", "started_ns",
+    )  # fmt: skip
+
+    def __init__(self, name: str = "event") -> None:
+        self.name = name
+        self.started_ns: int | None = None
+        self.completed_ns: int | None = None
+        self._state = EventState.PENDING
+        self._error: BaseException | None = None
+        self._traceback: TracebackType | None = None
+        self._callbacks: list[Callback] | None = None
+        # Re-entrant: the garbage collector may complete an event while this thread is in here.
+        self._lock = threading.RLock()
+
+    # State
+
+    @property
+    def state(self) -> EventState:
+        """The state now; never blocks."""
+        if self._state is EventState.PENDING:
+            self.poll()
+        return self._state
+
+    @property
+    def done(self) -> bool:
+        """Whether the event is ready or in error."""
+        return self.state is not EventState.PENDING
+
+    @property
+    def ok(self) -> bool:
+        """Whether the event is ready."""
+        return self.state is EventState.READY
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of an event in error; None while pending and when ready."""
+        return self._error if self.done else None
+
+    def poll(self) -> None:
+        """Hook: complete the event if the device says so; must not block. Does nothing here."""
+
+    # Completion
+
+    def complete(self) -> bool:
+        """Make the event ready and run its callbacks on this thread. False: it was done already."""
+        return self._finish(EventState.READY, None)
+
+    def fail(self, error: BaseException) -> bool:
+        """Put the event in error and run its callbacks. False: it was done already."""
+        return self._finish(EventState.ERROR, error)
+
+    def _finish(self, state: EventState, error: BaseException | None) -> bool:
+        with self._lock:
+            if self._state is not EventState.PENDING:
+                return False
+            if observer.active:
+                self.completed_ns = time.perf_counter_ns()
+            self._error = error
+            self._traceback = error.__traceback__ if error is not None else None
+            self._state = state
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            self._call(callback)
+        return True
+
+    def _call(self, callback: Callback) -> None:
+        try:
+            callback(self)
+        except Exception as error:
+            # One consumer's fault must not keep the others from running; the interpreter reports it.
+            sys.excepthook(type(error), error, error.__traceback__)
+
+    # Waiting
+
+    def add_callback(self, callback: Callback) -> None:
+        """Call ``callback(event)`` once the event is done: at once, on this thread, if it is already.
+
+        Otherwise it runs on the completing thread and must not block. An exception in a callback is
+        reported through ``sys.excepthook`` and stops nothing.
+        """
+        if not self.done:
+            with self._lock:
+                if self._state is EventState.PENDING:
+                    if self._callbacks is None:
+                        self._callbacks = []
+                    self._callbacks.append(callback)
+                    return
+        self._call(callback)
+
+    def remove_callback(self, callback: Callback) -> None:
+        """Forget a callback that has not run; does nothing when there is none."""
+        with self._lock:
+            if self._callbacks and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until done; raise the error of an event in error.
+
+        Raises ``DeadlineError`` when ``timeout`` seconds pass first. Must not be called from work or
+        callbacks that run on a stream, which would block the thread that is to complete the event.
+        """
+        if not self.done and not self.block(timeout):
+            raise DeadlineError(
+                f"{self.name} is still pending after {timeout:g} s; wait longer, or look for an event "
+                "that nothing completes"
+            )
+        for tool in observer.active:
+            tool.waited(self)
+        self.raise_error()
+
+    def block(self, timeout: float | None) -> bool:
+        """Hook: block until done or for ``timeout`` seconds; returns whether it is done."""
+        gate = threading.Lock()
+        gate.acquire()
+
+        def open_gate(_: Event) -> None:
+            gate.release()
+
+        self.add_callback(open_gate)
+        if gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return True
+        self.remove_callback(open_gate)
+        return self._state is not EventState.PENDING
+
+    def raise_error(self) -> None:
+        """Raise the error of an event in error; nothing otherwise."""
+        if self._error is not None:
+            # Every raise lengthens an exception's traceback; start from the producer's each time.
+            raise self._error.with_traceback(self._traceback)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """``await event``: like :meth:`wait`, without blocking the loop. Cancelling it only stops waiting."""
+        if not self.done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def resolve() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            def wake(_: Event) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+                    loop.call_soon_threadsafe(resolve)
+
+            self.add_callback(wake)
+            try:
+                yield from future
+            finally:
+                self.remove_callback(wake)
+        for tool in observer.active:
+            tool.waited(self)
+        self.raise_error()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self._state.value}>"
+
+
+def ready(name: str = "ready") -> Event:
+    """An event that is ready."""
+    event = Event(name)
+    event.complete()
+    return event
+
+
+def failed(error: BaseException, name: str = "failed") -> Event:
+    """An event in error."""
+    event = Event(name)
+    event.fail(error)
+    return event
+
+
+def dependency_error(name: str, event: Event) -> DependencyError:
+    """The error of work called ``name`` that was not run because ``event`` failed."""
+    cause = root = event.error
+    while isinstance(root, DependencyError) and root.__cause__ is not None:
+        root = root.__cause__
+    error = DependencyError(f"{name} was not run, because {event.name} failed; first: {root}")
+    error.__cause__ = cause
+    return error
+
+
+def first_failed(events: Iterable[Event]) -> Event | None:
+    """The first event of ``events`` that is in error now, or None."""
+    return next((event for event in events if event.error is not None), None)
+
+
+def when_done(events: Iterable[Event], action: Callable[[], None]) -> None:
+    """Call ``action`` once every event is done, in error or not; at once when all are already."""
+    pending = [event for event in events if not event.done]
+    if not pending:
+        action()
+        return
+    remaining = len(pending)
+    lock = threading.Lock()
+
+    def count_down(_: Event) -> None:
+        nonlocal remaining
+        with lock:
+            remaining -= 1
+            last = remaining == 0
+        if last:
+            action()
+
+    for event in pending:
+        event.add_callback(count_down)
+
+
+def all_of(events: Iterable[Event], name: str = "all_of") -> Event:
+    """An event that is done when all ``events`` are; ready at once when there are none.
+
+    It fails if any of them failed, with the first (in the order given) as cause and the others as
+    notes. It waits for all of them even then, so that what they use may be freed after it.
+    """
+    sources = tuple(events)
+    joined = Event(name)
+
+    def join() -> None:
+        failures = [event for event in sources if event.error is not None]
+        if not failures:
+            joined.complete()
+            return
+        error = dependency_error(name, failures[0])
+        for other in failures[1:]:
+            error.add_note(f"{other.name} failed too: {other.error}")
+        joined.fail(error)
+
+    when_done(sources, join)
+    return joined

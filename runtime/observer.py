@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The points at which debug tools watch the memory runtime.
+
+Tools subclass :class:`Observer` and :func:`install` themselves. With none installed each point costs
+one loop over an empty tuple. Hooks run on whichever thread acts and must not call back into the
+runtime, except to read properties and add callbacks to events.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gristmill.runtime.devices.base import DeviceAllocation, Stream
+    from gristmill.runtime.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that an operation touches: ``nbytes`` from ``address`` on."""
+
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """Work given to a stream.
+
+    Attributes:
+        name: what it does, for reports (``copy h2d 4096 B``).
+        stream: the stream whose order it takes part in.
+        completion: its completion event; ``started_ns`` and ``completed_ns`` of it are set while an
+            observer is installed.
+        waits: events it waits for, beside earlier work of the stream.
+        reads, writes: the memory it touches.
+    """
+
+    name: str
+    stream: Stream
+    completion: Event
+    waits: tuple[Event, ...] = ()
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+
+
+class Observer:
+    """Base of debug tools; every hook does nothing by default."""
+
+    def allocated(self, allocation: DeviceAllocation) -> None:
+        """``allocation`` was made."""
+
+    def released(self, allocation: DeviceAllocation) -> None:
+        """The memory of ``allocation`` went back to its device."""
+
+    def opened(self, resource: object) -> None:
+        """A buffer, transfer manager, stream or pool handle began to live."""
+
+    def closed(self, resource: object) -> None:
+        """What :meth:`opened` named was closed."""
+
+    def submitted(self, operation: Operation) -> None:
+        """``operation`` was given to its stream by the calling thread."""
+
+    def stream_waits(self, stream: Stream, event: Event) -> None:
+        """Everything given to ``stream`` from now on waits for ``event``."""
+
+    def recorded(self, stream: Stream, event: Event) -> None:
+        """``event`` completes after everything given to ``stream`` so far."""
+
+    def waited(self, event: Event) -> None:
+        """The calling thread has seen ``event`` complete."""
+
+
+#: The installed tools.
+active: tuple[Observer, ...] = ()
+
+_lock = threading.Lock()
+
+
+def install(observer: Observer) -> None:
+    """Let ``observer`` watch from now on."""
+    global active
+    with _lock:
+        active = (*active, observer)
+
+
+def uninstall(observer: Observer) -> None:
+    """Stop ``observer``; does nothing when it is not installed."""
+    global active
+    with _lock:
+        active = tuple(other for other in active if other is not observer)
