@@ -12,6 +12,7 @@ from gristmill.compiler.emitters.kernel import KernelSpec, Phase
 from gristmill.dialects import hlo, rt
 from gristmill.dialects.locations import location_text
 from gristmill.errors import VerifyError
+from gristmill.runtime.program import ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,9 @@ class _Reader:
         wanted = [f"memref<{kind}>" for kind in (*spec.arguments, *spec.results)]
         if types != wanted or len(parts.arguments) != len(spec.arguments):
             raise _error(op, f"the buffers do not have the types of kernel @{spec.name}: {wanted}")
+        used = [*node.arguments, *node.results, *([node.workspace] if node.workspace else [])]
+        if any(buffer.offset % ALIGNMENT for buffer in used):
+            raise _error(op, f"a buffer does not start at a multiple of {ALIGNMENT} bytes")
         if (0 if node.workspace is None else node.workspace.nbytes) < spec.workspace_bytes:
             raise _error(op, f"kernel @{spec.name} needs {spec.workspace_bytes} bytes of workspace")
         _check_overlap(op, node)

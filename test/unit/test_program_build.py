@@ -186,3 +186,21 @@ def test_an_alias_that_cannot_be_is_dropped() -> None:
     )
     assert SimpleNamespace(**vars(program.inputs[0])).alias is None
     assert program.inputs[0].donated
+
+
+def test_lowering_checks_alignment() -> None:
+    program = support.build(
+        f"""func.func @main(%x: {_V}) -> {_V} {{
+          %0 = {_fusion("mix_1_r1_t8p", 1, "%x")}
+          %1 = {_fusion("mix_1_r1_t8p", 1, "%0")}
+          %2 = {_fusion("mix_0_5_r1_t8p", 2, "%0, %1")}
+          return %2 : {_V}
+        }}"""
+    )
+    text = str(program.module)
+    assert "offset = 256 : i64" in text
+    text = text.replace("offset = 256 : i64", "offset = 260 : i64").replace("512", "1024")
+    with program.module.context:
+        program.module = ir.Module.parse(text)
+    with pytest.raises(VerifyError, match="does not start at a multiple of 64"):
+        lower_entry(program, hand.SPECS)
