@@ -42,18 +42,18 @@ def _rounded_away(x: Array) -> Array:
 UNARY: dict[str, tuple[Callable[[Array], Array], Callable[..., object], float, float]] = {
     "cbrt": (np.cbrt, lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)), 0.7, 0.6),
     "cosine": (np.cos, mpmath.cos, 0.6, 0.9),
-    "erf": (np.vectorize(math.erf), mpmath.erf, 1.5, 1.0),
+    "erf": (np.vectorize(math.erf), mpmath.erf, 1.6, 1.0),
     "erfc": (np.vectorize(math.erfc), mpmath.erfc, 0.6, 1.1),
     "exponential": (np.exp, mpmath.exp, 1.1, 1.1),
     "exponential_minus_one": (np.expm1, mpmath.expm1, 1.1, 1.1),
     "log": (np.log, mpmath.log, 1.0, 1.0),
     "log_plus_one": (np.log1p, mpmath.log1p, 1.0, 1.0),
-    "logistic": (_logistic, _logistic_mp, 1.5, 1.5),
+    "logistic": (_logistic, _logistic_mp, 1.6, 1.6),
     "rsqrt": (lambda x: 1 / np.sqrt(x), lambda x: 1 / mpmath.sqrt(x), 0.6, 0.6),
     "sine": (np.sin, mpmath.sin, 0.6, 0.9),
     "sqrt": (np.sqrt, mpmath.sqrt, 0.5, 0.5),
     "tan": (np.tan, mpmath.tan, 0.6, 0.9),
-    "tanh": (np.tanh, mpmath.tanh, 1.5, 1.5),
+    "tanh": (np.tanh, mpmath.tanh, 1.6, 1.6),
 }
 
 EXACT: dict[str, Callable[[Array], Array]] = {
@@ -344,7 +344,7 @@ def test_vectors_compute_what_scalars_do(name: str, dtype: type) -> None:
     np.testing.assert_array_equal(np.signbit(scalar[ordered]), np.signbit(vector[ordered]))
 
 
-@pytest.mark.parametrize(("name", "bound"), [("exponential", 1.1), ("tanh", 1.5)])
+@pytest.mark.parametrize(("name", "bound"), [("exponential", 1.1), ("tanh", 1.6)])
 def test_every_997th_single(name: str, bound: float) -> None:
     x = np.arange(0, 1 << 32, 997, dtype=np.uint64).astype(np.uint32).view(np.float32)
     got = apply(name, x)

@@ -2,7 +2,7 @@
 """Elementary functions as straight-line ``arith`` and ``math`` operations.
 
 In: SSA values of ``f32``, ``f64`` or vectors of them. Out: the function's value, accurate over the whole
-range (f32 within 1 ulp, f64 within 2), subnormal numbers, infinities, NaN and signed zeros included. The code has
+range (within 1.6 ulp, most functions within 1.1), subnormal numbers, infinities, NaN and signed zeros included. The code has
 no branches, calls or memory accesses, so that LLVM's loop vectoriser handles loops over it; the one exception
 is ``remainder``, which loops. No fast-math flags are set and none may be added later.
 
