@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+
 import gristmill
 
 ROOT = Path(__file__).resolve().parents[2]
