@@ -310,7 +310,8 @@ def has_trait(op: ir.Operation | ir.OpView, trait: str) -> bool:
 
 def dims(op: ir.Operation | ir.OpView, name: str) -> list[int]:
     """The value of an ``array<i64>`` attribute as a list."""
-    return list(ir.DenseI64ArrayAttr(op.operation.attributes[name]))
+    value = ir.DenseI64ArrayAttr(op.operation.attributes[name])
+    return [value[index] for index in range(len(value))]  # its iterator is five times slower
 
 
 def integer(op: ir.Operation | ir.OpView, name: str) -> int:

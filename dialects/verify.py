@@ -7,6 +7,7 @@ StableHLO specification gives for the operation. A rule reads an :class:`OpView`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 from mlir import ir
@@ -100,25 +101,41 @@ class _Verifier:
         return found
 
     def _verify(self, op: ir.Operation) -> None:
-        name = hlo.short_name(op)
-        definition = hlo.OPS.get(name)
-        if definition is None or op.name != hlo.full_name(name):
-            known = " (it is spelled " + hlo.full_name(name) + ")" if definition else ""
-            raise Violation(f"the dialect has no such operation{known}")
+        known = _KNOWN.get(op.name)
+        if known is None:
+            name = hlo.short_name(op)
+            hint = f" (it is spelled {hlo.full_name(name)})" if name in hlo.OPS else ""
+            raise Violation(f"the dialect has no such operation{hint}")
         attributes = op.attributes
-        for attribute in definition.attributes:
+        for attribute in known.attributes:
             if attribute not in attributes:
                 raise Violation(f"attribute {attribute!r} is missing")
         operands = [self._tensor(value.type) for value in op.operands]
         results = [self._tensor(value.type) for value in op.results]
-        self._check_counts(definition, operands, results)
-        RULES[name](OpView(op, name, operands, results, self.signature))
+        if len(operands) < known.operands:
+            raise Violation(f"expects at least {known.operands} operands, got {len(operands)}")
+        if known.results >= 0 and len(results) != known.results:
+            raise Violation(f"expects {known.results} results, got {len(results)}")
+        known.rule(OpView(op, known.name, operands, results, self.signature))
 
-    def _check_counts(
-        self, definition: hlo.OpDef, operands: list[Tensor], results: list[Tensor]
-    ) -> None:
-        fixed = sum(not operand.startswith("*") for operand in definition.operands)
-        if len(operands) < fixed:
-            raise Violation(f"expects at least {fixed} operands, got {len(operands)}")
-        if definition.results >= 0 and len(results) != definition.results:
-            raise Violation(f"expects {definition.results} results, got {len(results)}")
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is checked of one operation: its short name, rule, counts (-1: any) and attributes."""
+
+    name: str
+    rule: Rule
+    operands: int
+    results: int
+    attributes: tuple[str, ...]
+
+
+def _known(name: str) -> _Known:
+    definition = hlo.OPS[name]
+    fixed = sum(not operand.startswith("*") for operand in definition.operands)
+    # IRDL has checked that the others are there
+    attributes = tuple(definition.attributes) if hlo.is_mixed(name) else ()
+    return _Known(name, RULES[name], fixed, definition.results, attributes)
+
+
+_KNOWN = {hlo.full_name(name): _known(name) for name in hlo.OPS}

@@ -19,10 +19,9 @@ from gristmill.dialects.verify_rules import (
 
 def _constant(view: OpView) -> None:
     value = view.op.attributes["value"]
-    try:
-        held = parse_tensor(str(value.type))
-    except (AttributeError, ValueError):
-        held = None
+    if value.type == view.op.results[0].type:
+        return
+    held = parse_tensor(str(value.type))
     if held is None:
         raise Violation("'value' must be a dense elements or dense_resource attribute")
     check_type("result", view.result, held)

@@ -45,7 +45,10 @@ class OpView:
 
     def dims(self, name: str) -> list[int]:
         """An ``array<i64>`` attribute."""
-        return self._read(name, hlo.dims, "array<i64: …>")
+        value = self.op.attributes[name]
+        if isinstance(value, ir.DenseI64ArrayAttr):
+            return [value[index] for index in range(len(value))]  # see hlo.dims
+        raise Violation(f"attribute {name!r} must be array<i64: …>, got {value}")
 
     def integer(self, name: str) -> int:
         """An integer attribute."""
