@@ -28,6 +28,10 @@ _SCALAR_WORK = 256
 _FEW_ROWS = 4
 
 
+#: Most rows for which reading the right operand where it lies beats packing it.
+_UNPACKED_ROWS = 24
+
+
 def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
     """The form for a product, and whether to exchange its operands first."""
     problem = kernel.problem
@@ -64,13 +68,13 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
     width = vectors * lanes
     panels = -(-problem.n // width)
 
-    # A chunk of a panel takes a small part of the second-level cache, a block of the left operand most of the rest.
+    # A chunk of a panel takes a small part of the second-level cache; a block of the left operand streams through it.
     chunks = -(-problem.k * width * nbytes // max(1, target.l2_bytes // 8))
     k_chunk = -(-problem.k // (chunks * lanes)) * lanes
-    limit = max(4 * tallest, min(512, target.l2_bytes * 3 // 4 // (problem.k * nbytes)))
+    limit = max(4 * tallest, min(512, target.l2_bytes // (problem.k * nbytes)))
     blocks = -(-problem.m // limit)
     while (
-        problem.batch * blocks * panels < 4 * target.max_threads
+        problem.batch * blocks * panels < 2 * target.max_threads
         and problem.m > 4 * tallest * blocks
     ):
         blocks += 1
@@ -88,24 +92,25 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
         rows,
         k_chunk,
         _lhs_access(problem, kernel.lhs_prologue, panels),
-        _rhs_access(problem, kernel.rhs_prologue, blocks, mr),
+        _rhs_access(problem, kernel.rhs_prologue, rows),
     )
 
 
 def _register_tile(problem: DotProblem, lanes: int, registers: int) -> tuple[int, int]:
     """The tallest register tile, in rows and vectors, for the best estimated rate of useful multiply-adds.
 
-    Sums, one row of the right operand and one broadcast must fit the registers. A step of ``k`` takes the larger of
-    its multiply-adds and its loads, two of each a cycle, and at least one multiply-add's latency, four cycles.
+    Sums, one row of the right operand and one broadcast must fit the registers. A step of ``k`` takes its
+    multiply-adds, two a cycle and at least one's latency of four cycles, and a little for each load.
     """
     needed = -(-problem.n // lanes)
     best = (0.0, 1, 1)
     for vectors in range(1, min(4, needed) + 1):
-        rows = min(problem.m, (registers - vectors - 1) // vectors, 16)
-        cycles = max(rows * vectors / 2, (rows + vectors) / 2, 4) + 0.5
+        tallest = min(problem.m, (registers - vectors - 1) // vectors, 16)
+        rows = -(-problem.m // -(-problem.m // tallest))
+        cycles = max(rows * vectors / 2, 4) + 0.2 * (rows + vectors)
         panels = -(-needed // vectors)
         useful = problem.n / (panels * vectors * lanes)
-        best = max(best, (useful * rows * vectors / cycles, rows, vectors))
+        best = max(best, (useful * rows * vectors / cycles, tallest, vectors))
     return best[1], best[2]
 
 
@@ -123,10 +128,11 @@ def _lhs_access(
 
 
 def _rhs_access(
-    problem: DotProblem, prologue: Prologue | None, blocks: int, mr: int
+    problem: DotProblem, prologue: Prologue | None, rows: int
 ) -> Literal["plain", "shared", "private"]:
     operand: Operand = problem.rhs
     contiguous = operand.free.stride == 1 and operand.contract.stride is not None
-    if prologue is None and contiguous and problem.m <= 2 * mr:
+    if prologue is None and contiguous and problem.m <= _UNPACKED_ROWS:
         return "plain"
-    return "private" if blocks <= 2 else "shared"
+    # Packing a panel again for every block costs little once the block is this tall, and saves a phase.
+    return "private" if rows == problem.m or rows >= 128 else "shared"
