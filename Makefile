@@ -47,8 +47,8 @@ conformance: $(VENV)/.run ## run the self-checking modules of DIR (make conforma
 wheel: $(VENV)/.dev ## build the wheel into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .
 
-docs: $(VENV)/.dev ## regenerate docs/ir.md from the dialect tables
-	@$(BIN)/python docs/generate_ir.py
+docs: $(VENV)/.dev ## regenerate the reference pages from the tables in the code
+	@$(BIN)/python docs/generate.py
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
