@@ -217,6 +217,9 @@ def convert(r: Rewriter, op: ir.Operation) -> Result:
     origin = r.type(inner.operands[0])
     if not converts_exactly(origin.element, source.element):
         return None
+    through_float = source.is_float and target.is_integer and not origin.is_float
+    if through_float and not converts_exactly(origin.element, target.element):
+        return None  # out of range, integers wrap and floats do not
     if origin.element == target.element:
         return [inner.operands[0]]
     return [builders.convert(inner.operands[0], target.element)]

@@ -13,6 +13,7 @@ from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.base import Pass
 from gristmill.compiler.passes.rewriting import (
     call_graph,
+    effectful_functions,
     erase_unreferenced,
     is_private,
     is_pure,
@@ -37,8 +38,9 @@ class CseHloPass(Pass):
     def run(self, module: HloModule) -> None:
         """Merge equal functions, then equal ops."""
         _merge_functions(module)
+        effectful = effectful_functions(module)
         for function in module.functions().values():
-            _merge_ops(function)
+            _merge_ops(function, effectful)
 
 
 def _merge_functions(module: HloModule) -> None:
@@ -90,10 +92,10 @@ def _rename(op: ir.Operation, renamed: dict[str, str]) -> None:
             op.attributes[attribute] = hlo.attribute(kind, targets)
 
 
-def _merge_ops(function: ir.Operation) -> None:
+def _merge_ops(function: ir.Operation, effectful: set[str]) -> None:
     seen: dict[tuple[object, ...], ir.Operation] = {}
     for op in snapshot(function):
-        if not is_pure(op) or op.name == "hlo.rng":
+        if not is_pure(op, effectful) or op.name == "hlo.rng":
             continue
         operands = list(op.operands)
         if len(operands) == 2 and hlo.has_trait(op, "commutative"):

@@ -8,7 +8,12 @@ from typing import ClassVar
 
 from gristmill.compiler.module import HloModule, is_resource, resource_name
 from gristmill.compiler.passes.base import Pass
-from gristmill.compiler.passes.rewriting import erase_dead, erase_unreferenced, snapshot
+from gristmill.compiler.passes.rewriting import (
+    effectful_functions,
+    erase_dead,
+    erase_unreferenced,
+    snapshot,
+)
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,8 @@ class DceHloPass(Pass):
     """Erase what nothing uses: ops, private functions and the data of large constants.
 
     Requires: nothing.
-    Guarantees: every ``hlo`` op left has a use or a side effect (a ``custom_call`` that says so),
+    Guarantees: every ``hlo`` op left has a use or a side effect (a ``custom_call`` that says so, or a
+    computation with one),
     every private function is reached from a public one, and ``module.constants`` holds what is
     referred to.
     Does not handle: ops of other dialects, which stay; loop-carried values (``simplify-loops``).
@@ -26,8 +32,9 @@ class DceHloPass(Pass):
 
     def run(self, module: HloModule) -> None:
         """Erase dead ops and functions."""
+        effectful = effectful_functions(module)
         for function in module.functions().values():
-            erase_dead(snapshot(function))
+            erase_dead(snapshot(function), effectful)
         erase_unreferenced(module)
         used: set[str] = set()
         for op in snapshot(module.module.operation):

@@ -21,13 +21,25 @@ from gristmill.runtime.types import ELEMENT_TYPES
 #: (op, result type, operand arrays) to the result, or ``None``.
 Evaluator = Callable[[ir.Operation, Tensor, list[Array]], "Array | None"]
 
+# Element types that numpy computes with as a compiled program does.
+_EXACT = frozenset(
+    ["i1", "bf16", "f16", "f32", "f64"]
+    + [f"{sign}i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+_EXACT_DTYPES = frozenset(ELEMENT_TYPES[name].dtype for name in _EXACT)
+_MOVING = frozenset(
+    ["broadcast_in_dim", "concatenate", "pad", "reshape", "reverse", "select", "slice", "transpose"]
+)
 _SINGLE_INTEGERS = 1 << 24  # integers up to here are exact in every step of a conversion to float
 
 
 def evaluate(op: ir.Operation, result: Tensor, operands: list[Array]) -> Array | None:
     """The value of ``op``, or ``None`` when it is not evaluated here."""
-    evaluator = EVALUATORS.get(hlo.short_name(op))
+    name = hlo.short_name(op)
+    evaluator = EVALUATORS.get(name)
     if evaluator is None or result.element not in ELEMENT_TYPES:
+        return None
+    if name not in _MOVING and not _computes_exactly(result, operands):
         return None
     with np.errstate(all="ignore"):
         value = evaluator(op, result, operands)
@@ -96,6 +108,10 @@ def _shift(function: Callable[[Array, Array], Array], *, arithmetic: bool = Fals
         return shifted if arithmetic else np.where(over, 0, shifted).astype(unsigned)
 
     return run
+
+
+def _computes_exactly(result: Tensor, operands: list[Array]) -> bool:
+    return result.element in _EXACT and all(operand.dtype in _EXACT_DTYPES for operand in operands)
 
 
 def _direct(function: Callable[..., Array]) -> Evaluator:

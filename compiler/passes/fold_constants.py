@@ -21,10 +21,8 @@ from gristmill.compiler.passes.evaluate import EVALUATORS, evaluate
 from gristmill.compiler.passes.rewriting import (
     Array,
     Rewriter,
-    erase_dead,
     fresh_name,
     rewriters,
-    snapshot,
 )
 from gristmill.dialects import builders, hlo
 from gristmill.dialects.types import Tensor, mlir_type
@@ -74,8 +72,7 @@ class _Folder:
                 op.results[0].replace_all_uses_with(value)
                 changed = True
         if changed:
-            erase_dead(snapshot(rewriter.function))
-            rewriter.refresh()
+            rewriter.sweep_up()
 
     def _fold(self, op: ir.Operation) -> ir.Value | None:
         result = self._rewriter.type(op.results[0])

@@ -8,7 +8,7 @@ than asking the bindings again. Values are keyed by address: whatever is erased 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, cast
 
 import numpy as np
@@ -45,12 +45,34 @@ def snapshot(function: ir.Operation) -> list[ir.Operation]:
     return ops[1:]
 
 
-def is_pure(op: ir.Operation) -> bool:
-    """Whether an unused op may go: any ``hlo`` op but a ``custom_call`` with a side effect."""
+def is_pure(op: ir.Operation, effectful: Set[str] = frozenset()) -> bool:
+    """Whether an unused op may go: any ``hlo`` op but a ``custom_call`` with a side effect.
+
+    Ops that refer to one of the ``effectful`` functions (see :func:`effectful_functions`) are not pure.
+    """
     name = op.name
     if name == "hlov.custom_call":
         return not hlo.boolean(op, "has_side_effect")
-    return name.startswith(("hlo.", "hlov."))
+    if not name.startswith(("hlo.", "hlov.")):
+        return False
+    return not effectful or effectful.isdisjoint(hlo.computations(op))
+
+
+def effectful_functions(module: HloModule) -> set[str]:
+    """Functions with a side effect of their own or of one they refer to."""
+    functions = module.functions()
+    found = {
+        name
+        for name, function in functions.items()
+        for op in snapshot(function)
+        if op.name == "hlov.custom_call" and not is_pure(op)
+    }
+    graph = call_graph(module) if found else {}
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found |= {name for name, callees in graph.items() if callees & found}
+    return found
 
 
 def has_uses(op: ir.Operation) -> bool:
@@ -58,16 +80,11 @@ def has_uses(op: ir.Operation) -> bool:
     return any(next(result.uses, None) is not None for result in op.results)
 
 
-def erase_dead(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """Erase the pure ops of a program-ordered list that nothing uses; the rest, in order."""
-    kept: list[ir.Operation] = []
+def erase_dead(ops: Sequence[ir.Operation], effectful: Set[str] = frozenset()) -> None:
+    """Erase the pure ops of a program-ordered list that nothing uses."""
     for op in reversed(ops):
-        if is_pure(op) and not has_uses(op):
+        if not has_uses(op) and is_pure(op, effectful):
             op.erase()
-        else:
-            kept.append(op)
-    kept.reverse()
-    return kept
 
 
 def references(function: ir.Operation) -> set[str]:
@@ -130,13 +147,17 @@ class Rewriter:
     Attributes:
         module: the module being rewritten.
         function: the function.
+        effectful: functions whose callers are not pure.
         ops: its ops in program order, as of the last :meth:`refresh`.
         changed: whether anything was replaced since the last :meth:`refresh`.
     """
 
-    def __init__(self, module: HloModule, function: ir.Operation):
+    def __init__(
+        self, module: HloModule, function: ir.Operation, effectful: Set[str] = frozenset()
+    ):
         self.module = module
         self.function = function
+        self.effectful = effectful
         self._types: dict[ir.Type, Tensor] = {}
         self.refresh()
 
@@ -238,9 +259,13 @@ class Rewriter:
                     break
         changed = self.changed
         if changed:
-            erase_dead(snapshot(self.function))
-            self.refresh()
+            self.sweep_up()
         return changed
+
+    def sweep_up(self) -> None:
+        """Erase what is unused and walk the function again."""
+        erase_dead(snapshot(self.function), self.effectful)
+        self.refresh()
 
     def _splat_of(self, op: ir.Operation) -> Array | None:
         attribute = op.attributes["value"]
@@ -255,9 +280,10 @@ class Rewriter:
 
 def rewriters(module: HloModule) -> Iterator[Rewriter]:
     """A rewriter for every function with a body."""
+    effectful = effectful_functions(module)
     for function in module.functions().values():
         if len(function.regions[0].blocks) == 1:
-            yield Rewriter(module, function)
+            yield Rewriter(module, function, effectful)
 
 
 def simplify(

@@ -13,6 +13,7 @@ from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.base import Pass
 from gristmill.compiler.passes.rewriting import (
     Rewriter,
+    effectful_functions,
     erase_unreferenced,
     fresh_name,
     has_uses,
@@ -40,6 +41,7 @@ class SimplifyLoopsPass(Pass):
     def run(self, module: HloModule) -> None:
         """Simplify loops, outer before inner."""
         functions = module.functions()
+        effectful = effectful_functions(module)
         pending = [name for name, function in functions.items() if not is_private(function)]
         done: set[str] = set()
         while pending:
@@ -47,7 +49,7 @@ class SimplifyLoopsPass(Pass):
             if name in done:
                 continue
             done.add(name)
-            rewriter = Rewriter(module, functions[name])
+            rewriter = Rewriter(module, functions[name], effectful)
             for op in reversed(rewriter.ops):  # a use that goes makes earlier loops' results unused
                 if hlo.short_name(op) == "while":
                     _Loop(rewriter, op, functions).simplify()
@@ -63,6 +65,7 @@ class _Loop:
         self._rewriter = rewriter
         self._op = op
         self._functions = functions
+        self._effectful = rewriter.effectful
         self._condition = functions[hlo.symbol(op, "cond")]
         self._body = functions[hlo.symbol(op, "body")]
         self._returned = list(snapshot(self._body)[-1].operands)
@@ -75,7 +78,7 @@ class _Loop:
         for same, result, operand in zip(invariant, results, operands, strict=True):
             if same:
                 result.replace_all_uses_with(operand)
-        if not has_uses(self._op):
+        if not has_uses(self._op) and is_pure(self._op, self._effectful):
             self._rewriter.erase(self._op)
             return
         sunk = {
@@ -115,16 +118,16 @@ class _Loop:
 
     def _live(self) -> set[int]:
         """Carried values that the condition, used results or side effects depend on."""
-        live = _arguments_behind(self._condition, snapshot(self._condition)[-1].operands)
+        live = self._arguments_behind(self._condition, snapshot(self._condition)[-1].operands)
         live |= {
             index
             for index, result in enumerate(self._op.results)
             if next(result.uses, None) is not None
         }
-        live |= _arguments_behind(self._body, [])
+        live |= self._arguments_behind(self._body, [])
         pending = list(live)
         while pending:
-            for index in _arguments_behind(self._body, [self._returned[pending.pop()]]) - live:
+            for index in self._arguments_behind(self._body, [self._returned[pending.pop()]]) - live:
                 live.add(index)
                 pending.append(index)
         return live
@@ -157,7 +160,7 @@ class _Loop:
             for op in chain:
                 _copy(op, mapping, point)
             mapping[arguments[index]] = mapping[chain[-1].results[0]]
-        needed = _needed(ops, returned)
+        needed = self._needed(ops, returned)
         for op in ops[:-1]:
             if op in needed:
                 _copy(op, mapping, point)
@@ -168,6 +171,28 @@ class _Loop:
             ip=point,
         )
         return name
+
+    def _needed(self, ops: list[ir.Operation], values: Sequence[ir.Value]) -> set[ir.Operation]:
+        """The ops that the values or a side effect depend on."""
+        wanted = set(values)
+        needed: set[ir.Operation] = set()
+        for op in reversed(ops[:-1]):
+            if not is_pure(op, self._effectful) or any(result in wanted for result in op.results):
+                needed.add(op)
+                wanted.update(op.operands)
+        return needed
+
+    def _arguments_behind(self, function: ir.Operation, values: Sequence[ir.Value]) -> set[int]:
+        """Numbers of the parameters that the values or a side effect depend on."""
+        ops = snapshot(function)
+        wanted = set(values)
+        for op in self._needed(ops, values):
+            wanted.update(op.operands)
+        return {
+            index
+            for index, argument in enumerate(function.regions[0].blocks[0].arguments)
+            if argument in wanted
+        }
 
 
 def _declare(
@@ -195,27 +220,3 @@ def _copy(op: ir.Operation, mapping: dict[ir.Value, ir.Value], point: ir.Inserti
     for index, operand in enumerate(op.operands):
         clone.operands[index] = mapping.get(operand, operand)
     mapping.update(zip(op.results, clone.results, strict=True))
-
-
-def _needed(ops: list[ir.Operation], values: Sequence[ir.Value]) -> set[ir.Operation]:
-    """The ops that the values or a side effect depend on."""
-    wanted = set(values)
-    needed: set[ir.Operation] = set()
-    for op in reversed(ops[:-1]):
-        if not is_pure(op) or any(result in wanted for result in op.results):
-            needed.add(op)
-            wanted.update(op.operands)
-    return needed
-
-
-def _arguments_behind(function: ir.Operation, values: Sequence[ir.Value]) -> set[int]:
-    """Numbers of the parameters that the values or a side effect depend on."""
-    ops = snapshot(function)
-    wanted = set(values)
-    for op in _needed(ops, values):
-        wanted.update(op.operands)
-    return {
-        index
-        for index, argument in enumerate(function.regions[0].blocks[0].arguments)
-        if argument in wanted
-    }

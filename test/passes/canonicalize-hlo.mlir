@@ -92,6 +92,16 @@ func.func @conversions(%x: tensor<f32>, %b: tensor<bf16>) -> (tensor<f32>, tenso
   return %1, %3 : tensor<f32>, tensor<bf16>
 }
 
+// -5 wraps to 251 as an integer, but not as a float.
+// CHECK-LABEL: func.func @conversions_out_of_range
+// CHECK-COUNT-2: "hlo.convert"
+// CHECK: return
+func.func @conversions_out_of_range(%x: tensor<i8>) -> tensor<ui8> {
+  %0 = "hlo.convert"(%x) : (tensor<i8>) -> tensor<f32>
+  %1 = "hlo.convert"(%0) : (tensor<f32>) -> tensor<ui8>
+  return %1 : tensor<ui8>
+}
+
 // CHECK-LABEL: func.func @selections
 // CHECK-SAME: (%[[P:.*]]: tensor<2xi1>, %[[X:.*]]: tensor<2xf32>, %[[Y:.*]]: tensor<2xf32>)
 // CHECK-NEXT: %[[S:.*]] = "hlo.select"(%[[P]], %[[Y]], %[[X]])

@@ -19,6 +19,22 @@ func.func @side_effects_stay(%x: tensor<f32>) {
   return
 }
 
+// CHECK-LABEL: func.func @nested_side_effects_stay
+// CHECK-NEXT: "hlov.if"(%{{.*}}) {branches = [@printing, @quiet]}
+// CHECK-NEXT: return
+func.func @nested_side_effects_stay(%p: tensor<i1>, %x: tensor<f32>) {
+  %0 = "hlov.if"(%p, %x) {branches = [@printing, @quiet]} : (tensor<i1>, tensor<f32>) -> tensor<f32>
+  %1 = "hlov.if"(%p, %x) {branches = [@quiet, @quiet]} : (tensor<i1>, tensor<f32>) -> tensor<f32>
+  return
+}
+func.func private @printing(%x: tensor<f32>) -> tensor<f32> {
+  "hlov.custom_call"(%x) {call_target_name = "print", has_side_effect = true} : (tensor<f32>) -> ()
+  return %x : tensor<f32>
+}
+func.func private @quiet(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+
 // CHECK-LABEL: func.func @one_result_of_two_used
 // CHECK: "hlov.sort"
 func.func @one_result_of_two_used(%x: tensor<4xf32>, %y: tensor<4xi32>) -> tensor<4xi32> {
