@@ -52,6 +52,7 @@ def main() -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     from cases import CASES
 
+    warm_up()
     wanted = [part for part in args.only.split(",") if part]
     rows: list[dict[str, Any]] = []
     print(line(HEADER), flush=True)
@@ -69,6 +70,17 @@ def main() -> int:
         if row["error"]:
             print(f"{row['program']}: {row['error']}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def warm_up() -> None:
+    """Load both compilers, so that the first program's compile time is like that of the others."""
+    import jax
+
+    import gristmill
+
+    lowered = jax.jit(lambda x: x * 2).lower(1.0)
+    lowered.compile()
+    gristmill.compile(lowered)
 
 
 def measure(case: Case, size: int, rounds: int, block: float) -> dict[str, Any]:
