@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -72,11 +73,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status (0, or 1 after an error, printed as one line)."""
     args = parser().parse_args(argv)
-    if args.list_passes:
-        print(_pass_list())
-        return 0
     try:
-        return _execute(args)
+        if args.list_passes:
+            print(_pass_list())
+            return 0
+        status = _execute(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, head for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except GristmillError as error:
         if args.debug:
             traceback.print_exc()

@@ -22,9 +22,8 @@ class DceHloPass(Pass):
 
     Requires: nothing.
     Guarantees: every ``hlo`` op left has a use or a side effect (a ``custom_call`` that says so, or a
-    computation with one),
-    every private function is reached from a public one, and ``module.constants`` holds what is
-    referred to.
+    computation with one), every private function is reached from a public one, and
+    ``module.constants`` holds what is referred to.
     Does not handle: ops of other dialects, which stay; loop-carried values (``simplify-loops``).
     """
 
