@@ -171,8 +171,8 @@ class Clustering:
         self.graph = graph
         self.clusters: list[Cluster] = []
         self.cluster_of: dict[Node, Cluster] = {}
-        #: Free operations that more than one cluster computes for itself.
-        self._shared: set[Node] = set()
+        #: Free operations that several clusters may compute, and the clusters that do.
+        self._shared: dict[Node, list[Cluster]] = {}
         self._live_results = set(graph.results)
 
     def run(self) -> list[Cluster]:
@@ -197,7 +197,7 @@ class Clustering:
         owner = self.cluster_of.get(user)
         if owner is not None:
             return node not in owner.index
-        if user.kind in CONTROL:
+        if user.kind in CONTROL or any(node not in c.index for c in self._shared.get(user, ())):
             return True
         # A data-movement op that no one else needs was recomputed inside its users' clusters.
         return self._is_needed(user)
@@ -303,7 +303,7 @@ class Clustering:
         for sibling in node.siblings:
             cluster.index[sibling] = index
             if outside and is_free(node):
-                self._shared.add(sibling)
+                self._shared.setdefault(sibling, []).append(cluster)
             else:
                 self.cluster_of[sibling] = cluster
         if node.kind == "dot_general":
