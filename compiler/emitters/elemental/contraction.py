@@ -224,10 +224,9 @@ def accumulator_type(*elements: ElementType) -> ElementType:
 def multiply_add(
     element: ElementType, accumulator: ir.Value, lhs: ir.Value, rhs: ir.Value
 ) -> ir.Value:
-    """``accumulator + lhs * rhs``, reassociable for floats."""
-    product = arithmetic.binary("multiply", element, lhs, rhs, arith.FastMathFlags.contract)
-    flags = REASSOCIATE | arith.FastMathFlags.contract
-    return arithmetic.binary("add", element, accumulator, product, flags)
+    """``accumulator + lhs * rhs``, each operation rounded, in written order: this is the reference form."""
+    product = arithmetic.binary("multiply", element, lhs, rhs)
+    return arithmetic.binary("add", element, accumulator, product)
 
 
 def _dot_general(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
