@@ -19,138 +19,28 @@ Rules that hold on every device; the base class enforces those marked (*), a dev
 
 from __future__ import annotations
 
-import enum
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gristmill.errors import ClosedError, DeviceError, InputError
+from gristmill.errors import ClosedError, InputError
 from gristmill.runtime import observer
+from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, check_range
 from gristmill.runtime.events import Event
 
+__all__ = [
+    "Device",
+    "DeviceAllocation",
+    "DeviceStatistics",
+    "MemorySpace",
+    "Stream",
+    "Work",
+    "check_range",
+    "copy_kind",
+]
+
 Work = Callable[[], None]
-
-
-class MemorySpace(enum.Enum):
-    """Where memory lies.
-
-    ``DEVICE`` is the device's own, ``PINNED`` page-locked host memory that the device reaches by DMA,
-    ``HOST`` ordinary host memory. On the host device all three are ordinary memory.
-    """
-
-    DEVICE = "device"
-    PINNED = "pinned"
-    HOST = "host"
-
-
-def check_range(what: str, offset: int, nbytes: int, size: int) -> None:
-    """Raise ``InputError`` unless ``0 <= offset``, ``0 <= nbytes`` and ``offset + nbytes <= size``.
-
-    Python integers do not overflow; values no address can hold are refused by the last condition.
-    """
-    for label, value in (("offset", offset), ("size", nbytes)):
-        # bool is an int by inheritance only; numpy integers wrap around.
-        if type(value) is not int:
-            raise InputError(f"{what}: {label} must be an int, not {type(value).__name__}")
-        if value < 0:
-            raise InputError(f"{what}: {label} {value} is negative")
-    if offset + nbytes > size:
-        raise InputError(
-            f"{what}: bytes {offset}..{offset + nbytes} are outside the {size} bytes there are"
-        )
-
-
-class DeviceAllocation:
-    """A range of memory: a device's, pinned, or the host's, with one owner at a time.
-
-    It has a count of holders: the creator is the first, each slice and each copy in flight another.
-    When the last lets go, ``release`` is called, once. Thread-safe.
-
-    Args:
-        device: the device that reaches it.
-        space: where it lies.
-        address: its first byte, as the device addresses it; 0 is allowed for ``nbytes == 0`` only.
-        nbytes: its size.
-        release: gives the memory back; None when someone else owns it.
-        host_address: where the host sees the same bytes, or None.
-        readonly: whether writing to it is refused.
-        owner: kept alive as long as the allocation (a numpy array, a mapping, a driver object).
-    """
-
-    __slots__ = (
-        "__weakref__", "_holders", "_lock", "_release", "address", "device", "host_address", "nbytes",
-        "owner", "readonly", "space",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        device: Device,
-        space: MemorySpace,
-        address: int,
-        nbytes: int,
-        release: Callable[[], None] | None = None,
-        *,
-        host_address: int | None = None,
-        readonly: bool = False,
-        owner: object = None,
-    ) -> None:
-        self.device = device
-        self.space = space
-        self.address = address
-        self.nbytes = nbytes
-        self.host_address = host_address
-        self.readonly = readonly
-        self.owner = owner
-        self._release = release
-        self._holders = 1
-        self._lock = threading.RLock()
-        for tool in observer.active:
-            tool.allocated(self)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the memory was given back."""
-        return self._holders == 0
-
-    def hold(self) -> None:
-        """Add a holder; raises ``ClosedError`` when the memory was given back already."""
-        with self._lock:
-            if self._holders == 0:
-                raise ClosedError(f"{self!r} was closed; its memory may serve others by now")
-            self._holders += 1
-
-    def drop(self) -> None:
-        """Remove a holder; the last one gives the memory back."""
-        with self._lock:
-            if self._holders == 0:
-                raise ClosedError(f"{self!r} was closed more often than it was held")
-            self._holders -= 1
-            if self._holders:
-                return
-            release, self._release = self._release, None
-        try:
-            if release is not None:
-                release()
-        finally:
-            self.owner = None
-            for tool in observer.active:
-                tool.released(self)
-
-    def drop_after(self, event: Event) -> None:
-        """Remove a holder when ``event`` is done; a failing release is a ``ResourceWarning`` then."""
-
-        def let_go(_: Event) -> None:
-            try:
-                self.drop()
-            except DeviceError as error:
-                warnings.warn(f"releasing {self!r} failed: {error}", ResourceWarning, stacklevel=2)
-
-        event.add_callback(let_go)
-
-    def __repr__(self) -> str:
-        return f"<{self.nbytes} B {self.space.value} memory of {self.device} at {self.address:#x}>"
 
 
 @dataclass(frozen=True)
@@ -348,6 +238,58 @@ class Device(ABC):
         if allocation.closed:
             raise ClosedError(f"{allocation!r} was closed; it has no address any more")
         return allocation.host_address
+
+    def alias_host(
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        readonly: bool,
+        owner: object,
+        release: Callable[[], None] | None = None,
+    ) -> DeviceAllocation:
+        """Existing host memory as memory of this device, in place; registered while it is held.
+
+        ``owner`` stays alive, and ``release`` is called at the end. Errors as :meth:`register_host`.
+        """
+        self.check_open()
+        device_address = self.register_host(address, nbytes)
+
+        def give_back() -> None:
+            self.unregister_host(address)
+            if release is not None:
+                release()
+
+        return DeviceAllocation(
+            self, MemorySpace.PINNED, device_address, nbytes, give_back,
+            host_address=address, readonly=readonly, owner=owner,
+        )  # fmt: skip
+
+    def adopt(
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        readonly: bool,
+        owner: object,
+        release: Callable[[], None] | None = None,
+        stream: int | None = None,
+    ) -> DeviceAllocation:
+        """Memory of this device that another library owns, in place.
+
+        ``stream`` is the driver's handle of the stream on which the owner produces it: the device
+        lets that work end first (:meth:`synchronize_foreign`).
+        """
+        self.check_open()
+        if stream is not None:
+            self.synchronize_foreign(stream)
+        return DeviceAllocation(
+            self, MemorySpace.DEVICE, address, nbytes, release, readonly=readonly, owner=owner
+        )
+
+    def synchronize_foreign(self, stream: int) -> None:
+        """Wait for the work of a stream that another library made with the device's driver."""
+        raise InputError(f"{self} has no driver, so there is no stream {stream:#x} to wait for")
 
     # Streams and events
 

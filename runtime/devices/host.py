@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU as a device: ordinary memory, streams on a few worker threads.
+
+A stream is a queue that at most one worker drains at a time. A worker never blocks on an event: work
+that must wait parks its stream, and the event's completion brings the stream back. So any number of
+streams, waiting for each other in any way that has an end, runs on any number of workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gristmill.errors import (
+    ClosedError,
+    DeadlineError,
+    DependencyError,
+    InputError,
+    ResourceExhaustedError,
+)
+from gristmill.runtime import observer
+from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, Stream, Work
+from gristmill.runtime.events import Event, dependency_error, first_failed, when_done
+from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty, data_address
+from gristmill.runtime.workers import WorkerPool
+
+#: Copies up to this size run on the calling thread when nothing is before them: a hand-over to a
+#: worker costs more than they do.
+INLINE_BYTES = 256 << 10
+#: Copies from this size on are split over threads, in pieces of ``PIECE_BYTES``.
+PARALLEL_BYTES = 8 << 20
+PIECE_BYTES = 2 << 20
+#: Smaller memory comes from the heap: a mapping each would exhaust ``vm.max_map_count``.
+_MAPPED_BYTES = 64 << 10
+#: A worker goes to the next stream after this many pieces of work.
+_TURN = 32
+
+
+@dataclass(slots=True)
+class _Task:
+    """A piece of a stream's work; ``work`` is None for one that only keeps a place in the order."""
+
+    work: Work | None
+    waits: tuple[Event, ...]
+    event: Event
+    #: Clears the stream's error instead of failing with it.
+    recovers: bool = False
+    #: Its completion says only that earlier work ended, on streams that do not chain errors.
+    marker: bool = False
+
+
+class HostStream(Stream):
+    """A stream on the workers of a :class:`HostDevice`."""
+
+    def __init__(self, device: HostDevice, name: str, chain_errors: bool, pool: WorkerPool) -> None:
+        super().__init__(device, name, chain_errors)
+        self._host = device
+        self._pool = pool
+        self._tasks: deque[_Task] = deque()
+        #: Whether someone drains the queue, or an event will bring someone.
+        self._active = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first failure since the last :meth:`recover`."""
+        return self._error
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream was closed."""
+        return self._closed
+
+    def enqueue(
+        self,
+        work: Work,
+        *,
+        waits: Sequence[Event] = (),
+        name: str = "work",
+        inline: bool = False,
+    ) -> Event:
+        """See ``Stream.enqueue``. ``inline``: run on this thread when nothing is to be waited for."""
+        task = _Task(work, tuple(waits), Event(name))
+        inline = inline and all(event.done for event in task.waits)
+        self._push(task, inline)
+        return task.event
+
+    def wait_event(self, event: Event) -> None:
+        """See ``Stream.wait_event``."""
+        marker = Event(f"{self.name} waiting for {event.name}")
+        self._push(_Task(None, (event,), marker, marker=True))
+        for tool in observer.active:
+            tool.stream_waits(self, event)
+
+    def record_event(self, name: str = "record") -> Event:
+        """See ``Stream.record_event``."""
+        task = _Task(None, (), Event(name), marker=True)
+        self._push(task, inline=True)
+        for tool in observer.active:
+            tool.recorded(self, task.event)
+        return task.event
+
+    def recover(self) -> None:
+        """See ``Stream.recover``."""
+        self._push(_Task(None, (), Event("recover"), recovers=True, marker=True), inline=True)
+
+    def close(self, timeout: float | None = None) -> None:
+        """See ``Stream.close``."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            last = Event(f"close {self.name}")
+            try:
+                self._push(_Task(None, (), last, marker=True), inline=True)
+            except ClosedError:
+                return  # by another thread meanwhile
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if not last.done and not last.block(left):
+                raise DeadlineError(
+                    f"{self} still has work after {timeout:g} s and stays open; look for an event that "
+                    "nothing completes"
+                )
+            with self._lock:
+                if self._closed or self._tasks or self._active:
+                    continue
+                self._closed = True
+        self._host.stream_closed(self)
+
+    def _push(self, task: _Task, inline: bool = False) -> None:
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self} was closed; create another stream")
+            if self._active:
+                self._tasks.append(task)
+                return
+            self._active = True
+            if not inline:
+                self._tasks.append(task)
+        if inline:
+            self._run(task)
+            with self._lock:
+                if not self._tasks:
+                    self._active = False
+                    return
+        self._pool.submit(self._drain)
+
+    def _drain(self) -> None:
+        for _ in range(_TURN):
+            with self._lock:
+                if not self._tasks:
+                    self._active = False
+                    return
+                task = self._tasks[0]
+            if not all(event.done for event in task.waits):
+                when_done(task.waits, self._resume)
+                return
+            with self._lock:
+                self._tasks.popleft()
+            self._run(task)
+            del task
+        self._resume()
+
+    def _resume(self) -> None:
+        self._pool.submit(self._drain)
+
+    def _run(self, task: _Task) -> None:
+        """Run one task, whose waits are done, and complete its event."""
+        event = task.event
+        if task.recovers:
+            self._error = None
+        poison = first_failed(task.waits)
+        if self._error is not None:
+            error = DependencyError(
+                f"{event.name} was not run: {self} failed before ({self._error})"
+            )
+            error.__cause__ = self._error
+            event.fail(error)
+        elif poison is not None:
+            self._failed(event, dependency_error(event.name, poison), task.marker)
+        elif task.work is None:
+            event.complete()
+        else:
+            if observer.active:
+                event.started_ns = time.perf_counter_ns()
+            try:
+                task.work()
+            except BaseException as error:
+                self._failed(event, error, False)
+            else:
+                event.complete()
+
+    def _failed(self, event: Event, error: BaseException, marker: bool) -> None:
+        if self.chain_errors:
+            self._error = error
+        elif marker:
+            event.complete()
+            return
+        event.fail(error)
+
+
+class HostDevice(Device):
+    """The CPU. Its memory is host memory, so every allocation has a host pointer.
+
+    Args:
+        ordinal: its number.
+        workers: threads that run streams and help with large copies; default: the usable cores, at
+            least 2.
+        memory_limit: bytes of live allocations allowed; None: what the system has.
+    """
+
+    kind = "host"
+
+    def __init__(
+        self, ordinal: int = 0, *, workers: int | None = None, memory_limit: int | None = None
+    ) -> None:
+        super().__init__(ordinal)
+        cores = len(os.sched_getaffinity(0))
+        if workers is not None and workers < 1:
+            raise InputError(f"a host device needs at least 1 worker, not {workers}")
+        self.workers = workers or max(cores, 2)
+        self.memory_limit = memory_limit
+        self._pool = WorkerPool(self.workers)
+        self._copiers = min(self.workers, cores)
+        self._streams: weakref.WeakSet[HostStream] = weakref.WeakSet()
+        self._registered: dict[int, int] = {}
+
+    # Memory
+
+    def _allocate(self, nbytes: int, space: MemorySpace, stream: Stream | None) -> DeviceAllocation:
+        self._reserve(nbytes)
+        try:
+            address, owner, give_back = _host_block(nbytes)
+        except ResourceExhaustedError:
+            self.count_allocation(-nbytes)
+            raise
+        except MemoryError:
+            self.count_allocation(-nbytes)
+            raise ResourceExhaustedError(
+                f"{self} cannot get {nbytes} bytes: the system is out of memory; it has "
+                f"{self.statistics().live_bytes} bytes in use"
+            ) from None
+
+        def release() -> None:
+            give_back()
+            self.count_allocation(-nbytes)
+
+        return DeviceAllocation(
+            self, space, address, nbytes, release, host_address=address, owner=owner
+        )
+
+    def _reserve(self, nbytes: int) -> None:
+        """Count ``nbytes`` as live, unless the limit forbids it."""
+        with self._lock:
+            live = self._statistics.live_bytes
+            if self.memory_limit is not None and live + nbytes > self.memory_limit:
+                raise ResourceExhaustedError(
+                    f"{self} cannot get {nbytes} bytes: {live} of its memory_limit of "
+                    f"{self.memory_limit} bytes are in use; close buffers or raise memory_limit"
+                )
+            self.count_allocation(nbytes)
+
+    def alias_host(
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        readonly: bool,
+        owner: object,
+        release: Callable[[], None] | None = None,
+    ) -> DeviceAllocation:
+        """Host memory as memory of this device: it is that already."""
+        self.check_open()
+        return DeviceAllocation(
+            self, self.memory_spaces[0], address, nbytes, release,
+            host_address=address, readonly=readonly, owner=owner,
+        )  # fmt: skip
+
+    def register_host(self, address: int, nbytes: int) -> int:
+        """Record the range; host memory needs no page locking for a device that is the host."""
+        if nbytes < 1 or address < 1:
+            raise InputError(f"host memory of {nbytes} bytes at {address:#x} cannot be registered")
+        with self._lock:
+            for start, size in self._registered.items():
+                if address < start + size and start < address + nbytes:
+                    raise InputError(
+                        f"host memory at {address:#x} ({nbytes} bytes) overlaps the {size} bytes at "
+                        f"{start:#x} that are registered already"
+                    )
+            self._registered[address] = nbytes
+        return address
+
+    def unregister_host(self, address: int) -> None:
+        """Undo :meth:`register_host`."""
+        with self._lock:
+            if self._registered.pop(address, None) is None:
+                raise InputError(f"no host memory is registered at {address:#x}")
+
+    # Streams and copies
+
+    def _create_stream(self, name: str, chain_errors: bool) -> Stream:
+        stream = HostStream(self, name, chain_errors, self._pool)
+        with self._lock:
+            self._streams.add(stream)
+        return stream
+
+    def stream_closed(self, stream: HostStream) -> None:
+        """Called by a stream that was closed."""
+        with self._lock:
+            known = stream in self._streams
+            self._streams.discard(stream)
+        if known:
+            self.count_stream_closed()
+            for tool in observer.active:
+                tool.closed(stream)
+
+    def _copy(
+        self,
+        destination: DeviceAllocation,
+        destination_offset: int,
+        source: DeviceAllocation,
+        source_offset: int,
+        nbytes: int,
+        stream: Stream,
+        waits: Sequence[Event],
+        name: str,
+    ) -> Event:
+        assert isinstance(stream, HostStream)
+        target = self._reach(destination) + destination_offset
+        origin = self._reach(source) + source_offset
+        if nbytes < PARALLEL_BYTES or self._copiers == 1:
+            work = partial(ctypes.memmove, target, origin, nbytes)
+        else:
+            work = partial(self._copy_parallel, target, origin, nbytes)
+        return stream.enqueue(work, waits=waits, name=name, inline=nbytes <= INLINE_BYTES)
+
+    def _reach(self, allocation: DeviceAllocation) -> int:
+        if allocation.host_address is None:
+            raise InputError(
+                f"{allocation!r} cannot be reached by the host; copy with its own device"
+            )
+        return allocation.host_address
+
+    def _copy_parallel(self, target: int, origin: int, nbytes: int) -> None:
+        """Copy in pieces on this thread and on workers that happen to be free."""
+        copy = _ParallelCopy(target, origin, nbytes)
+        for _ in range(self._copiers - 1):
+            self._pool.submit(copy.help)
+        copy.help()
+        copy.finished.acquire()
+
+    # Life
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until all work given to any stream of the device so far has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            streams = [stream for stream in self._streams if not stream.closed]
+        for event in [stream.record_event(f"synchronize {stream.name}") for stream in streams]:
+            event.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+
+    def _close(self) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
+        self._pool.close()
+
+
+class _ParallelCopy:
+    """One large copy. Whoever helps takes the next piece, so late or missing helpers delay nobody."""
+
+    def __init__(self, target: int, origin: int, nbytes: int) -> None:
+        self._target, self._origin, self._nbytes = target, origin, nbytes
+        self._pieces = -(-nbytes // PIECE_BYTES)
+        self._next = itertools.count()
+        self._left = self._pieces
+        self._lock = threading.Lock()
+        #: Held until every piece is copied.
+        self.finished = threading.Lock()
+        self.finished.acquire()
+
+    def help(self) -> None:
+        """Copy pieces until none is left to take."""
+        while (index := next(self._next)) < self._pieces:
+            start = index * PIECE_BYTES
+            size = min(PIECE_BYTES, self._nbytes - start)
+            ctypes.memmove(self._target + start, self._origin + start, size)
+            with self._lock:
+                self._left -= 1
+                if self._left == 0:
+                    self.finished.release()
+
+
+def _host_block(nbytes: int) -> tuple[int, object, Callable[[], None]]:
+    """Address, owner and release function of new host memory."""
+    if nbytes < _MAPPED_BYTES:
+        array = aligned_empty((nbytes,), np.dtype(np.uint8))
+        return data_address(array), array, _nothing
+    block = PROCESS_POOL.acquire(nbytes)
+    return block.address, block, partial(PROCESS_POOL.release, block)
+
+
+def _nothing() -> None:
+    """The heap takes memory back when its owner dies."""
