@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
@@ -32,7 +33,7 @@ class ForeignMemory:
         readonly: whether its owner forbids writing.
         alignment: the natural alignment of its elements, in bytes.
         owner: must stay alive while the memory is used.
-        release: to be called when the memory is no longer used, or None.
+        release: to be called when the memory is no longer used, or None; a second call does nothing.
         dlpack_device: DLPack's type and number of the device it lies on.
         stream: the CUDA stream handle after whose work it may be used, or None.
     """
@@ -177,8 +178,10 @@ def dlpack_memory(exporter: object, stream: int | None = None) -> ForeignMemory:
         _require_dense(shape, strides, 1, "DLPack tensor")
     _set_name(capsule, _NAMES[name])
 
+    released = threading.Lock()
+
     def release() -> None:
-        if managed.deleter:
+        if released.acquire(blocking=False) and managed.deleter:
             managed.deleter(address)
 
     return ForeignMemory(
