@@ -74,7 +74,10 @@ def transposed_operand(r: Rewriter, op: ir.Operation) -> Result:
 
 
 def transposed_result(r: Rewriter, op: ir.Operation) -> Result:
-    """``transpose(dot(x, y))`` that exchanges the free dimensions of x and y → ``dot(y, x)``."""
+    """``transpose(dot(x, y))`` whose minor dimension is one of x → ``dot(y, x)``, transposed if need be.
+
+    What is left of the transpose then keeps the minor dimension in place, and often nothing is left.
+    """
     dot = r.operand(op, 0, "dot_general")
     if dot is None or not r.only_use(op.operands[0]):
         return None
@@ -83,9 +86,11 @@ def transposed_result(r: Rewriter, op: ir.Operation) -> Result:
     contracted = len(numbers["lhs_contracting_dimensions"])
     left = r.type(dot.operands[0]).rank - batch - contracted
     rank = r.type(op.results[0]).rank
-    swapped = [*range(batch), *range(batch + left, rank), *range(batch, batch + left)]
-    if hlo.dims(op, "permutation") != swapped:
+    permutation = hlo.dims(op, "permutation")
+    if not permutation or not batch <= permutation[-1] < batch + left < rank:
         return None
+    swapped = [*range(batch), *range(batch + left, rank), *range(batch, batch + left)]
+    rest = [swapped.index(d) for d in permutation]
     exchanged = {
         f"{side}_{kind}_dimensions": numbers[f"{other}_{kind}_dimensions"]
         for side, other in (("lhs", "rhs"), ("rhs", "lhs"))
@@ -97,7 +102,8 @@ def transposed_result(r: Rewriter, op: ir.Operation) -> Result:
     if "precision" in options:
         options["precision"] = ",".join(reversed(hlo.string(dot, "precision").split(",")))
     operands = [dot.operands[1], dot.operands[0]]
-    return [_rebuild(r, dot, operands, exchanged, options)]
+    product = _rebuild(r, dot, operands, exchanged, options)
+    return [product if rest == list(range(rank)) else builders.transpose(product, rest)]
 
 
 #: Op name to the rules that are tried on it, in order.

@@ -35,9 +35,9 @@ class FoldConstantsPass(Pass):
 
     Requires: single-block functions.
     Guarantees: results are bit for bit what the program would compute; a value that is the same in
-    every element becomes a broadcast scalar; reshapes of constants of any size share their data. No
-    operand or result of more than ``limit-bytes`` is otherwise read or made, so big splats stay
-    broadcasts.
+    every element becomes a broadcast scalar; broadcasts that repeat elements stay; reshapes of
+    constants of any size share their data. No operand or result of more than ``limit-bytes`` is
+    otherwise read or made, so big splats stay broadcasts.
     Does not handle: transcendental functions, reductions, dots, and cases where numpy's answer may
     differ from the program's (see ``evaluate``).
     """
@@ -77,7 +77,7 @@ class _Folder:
     def _fold(self, op: ir.Operation) -> ir.Value | None:
         result = self._rewriter.type(op.results[0])
         kind = hlo.short_name(op)
-        if kind == "iota" or (kind == "broadcast_in_dim" and self._is_scalar(op.operands[0])):
+        if kind == "iota" or (kind == "broadcast_in_dim" and self._grows(op, result)):
             return None  # already the best form; users evaluate it through _value
         if kind == "reshape":
             shared = self._reshaped_resource(op, result)
@@ -96,8 +96,9 @@ class _Folder:
         data = evaluate(op, result, present)
         return None if data is None else self._emit(data, result)
 
-    def _is_scalar(self, value: ir.Value) -> bool:
-        return self._rewriter.type(value).rank == 0
+    def _grows(self, op: ir.Operation, result: Tensor) -> bool:
+        source = self._rewriter.type(op.operands[0])
+        return source.rank == 0 or source.size < result.size
 
     def _fits(self, kind: Tensor) -> bool:
         element = ELEMENT_TYPES.get(kind.element)

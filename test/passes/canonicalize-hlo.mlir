@@ -209,6 +209,18 @@ func.func @dot_absorbs_transposes(%x: tensor<8x4xf32>, %y: tensor<6x8xf32>) -> t
   return %3 : tensor<6x4xf32>
 }
 
+// Attention: the head dimension, minor in the result, comes from the left operand.
+// CHECK-LABEL: func.func @dot_keeps_the_minor_dimension
+// CHECK-SAME: (%[[V:.*]]: tensor<2x5x3x7xf32>, %[[P:.*]]: tensor<2x3x4x5xf32>)
+// CHECK-NEXT: %[[D:.*]] = "hlo.dot_general"(%[[P]], %[[V]])
+// CHECK-SAME: -> tensor<2x3x4x7xf32>
+// CHECK-NEXT: "hlo.transpose"(%[[D]]) {permutation = array<i64: 0, 2, 1, 3>}
+func.func @dot_keeps_the_minor_dimension(%v: tensor<2x5x3x7xf32>, %p: tensor<2x3x4x5xf32>) -> tensor<2x4x3x7xf32> {
+  %0 = "hlo.dot_general"(%v, %p) {lhs_batching_dimensions = array<i64: 0, 2>, rhs_batching_dimensions = array<i64: 0, 1>, lhs_contracting_dimensions = array<i64: 1>, rhs_contracting_dimensions = array<i64: 3>} : (tensor<2x5x3x7xf32>, tensor<2x3x4x5xf32>) -> tensor<2x3x7x4xf32>
+  %1 = "hlo.transpose"(%0) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<2x3x7x4xf32>) -> tensor<2x4x3x7xf32>
+  return %1 : tensor<2x4x3x7xf32>
+}
+
 // CHECK-LABEL: func.func @dot_keeps_the_order_of_free_dimensions
 // CHECK: "hlo.transpose"
 // CHECK: "hlo.dot_general"

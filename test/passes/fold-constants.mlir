@@ -65,6 +65,17 @@ func.func @splats_stay_broadcast() -> tensor<1024x1024xf32> {
   return %3 : tensor<1024x1024xf32>
 }
 
+// CHECK-LABEL: func.func @repeated_rows_stay_broadcast
+// CHECK-NEXT: "hlo.constant"() {value = dense<[3, 5]> : tensor<2xi32>}
+// CHECK-NEXT: "hlo.broadcast_in_dim"
+func.func @repeated_rows_stay_broadcast() -> tensor<4x2xi32> {
+  %0 = "hlo.constant"() {value = dense<[1, 2]> : tensor<2xi32>} : () -> tensor<2xi32>
+  %1 = "hlo.constant"() {value = dense<[2, 3]> : tensor<2xi32>} : () -> tensor<2xi32>
+  %2 = "hlo.add"(%0, %1) : (tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
+  %3 = "hlo.broadcast_in_dim"(%2) {dimensions = array<i64: 1>} : (tensor<2xi32>) -> tensor<4x2xi32>
+  return %3 : tensor<4x2xi32>
+}
+
 // CHECK-LABEL: func.func @mask
 // CHECK{LITERAL}: dense<[[true, false], [true, true]]> : tensor<2x2xi1>
 func.func @mask() -> tensor<2x2xi1> {

@@ -7,6 +7,7 @@ evaluators that ``test_passes_evaluate`` checks against it, so a wrong rewrite s
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from typing import Any
@@ -163,12 +164,24 @@ def _type(shape: tuple[int, ...], element: str) -> str:
 
 
 def _dot(op: ir.Operation, lhs: Array, rhs: Array) -> Array:
+    """``dot_general`` as an einsum."""
+    batch = list(
+        zip(
+            hlo.dims(op, "lhs_batching_dimensions"),
+            hlo.dims(op, "rhs_batching_dimensions"),
+            strict=True,
+        )
+    )
     left, right = (
         hlo.dims(op, "lhs_contracting_dimensions"),
         hlo.dims(op, "rhs_contracting_dimensions"),
     )
-    assert not hlo.dims(op, "lhs_batching_dimensions")
-    return np.tensordot(lhs, rhs, axes=(left, right))
+    first, second = list(range(lhs.ndim)), list(range(lhs.ndim, lhs.ndim + rhs.ndim))
+    for a, b in [*batch, *zip(left, right, strict=True)]:
+        second[b] = first[a]
+    out = [first[a] for a, _ in batch]
+    out += [d for d in first if d not in second] + [d for d in second if d not in first]
+    return np.einsum(lhs, first, rhs, second, out)
 
 
 def _run(module: HloModule, arguments: list[Array]) -> list[Array]:
@@ -201,6 +214,29 @@ def test_results_are_kept(seed: int) -> None:
     Pipeline(PASSES).run(module, options=RunOptions(keep_repro=False))
     for got, want in zip(_run(module, program.arguments), expected, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("permutation", list(itertools.permutations(range(4))))
+def test_transposed_batched_dots(permutation: tuple[int, ...]) -> None:
+    """A dot between transposes of its operands and of its result."""
+    rng = np.random.default_rng(7)
+    arrays = [
+        rng.integers(-4, 5, shape).astype(np.float32) for shape in ((5, 3, 7, 2), (2, 3, 4, 5))
+    ]
+    dot = (2, 3, 7, 4)
+    out = _type(tuple(dot[d] for d in permutation), "f32")
+    text = f"""
+func.func @main(%v: tensor<5x3x7x2xf32>, %p: tensor<2x3x4x5xf32>) -> {out} {{
+  %0 = stablehlo.transpose %v, dims = [3, 0, 1, 2] : (tensor<5x3x7x2xf32>) -> tensor<2x5x3x7xf32>
+  %1 = stablehlo.dot_general %0, %p, batching_dims = [0, 2] x [0, 1], contracting_dims = [1] x [3]
+    : (tensor<2x5x3x7xf32>, tensor<2x3x4x5xf32>) -> {_type(dot, "f32")}
+  %2 = stablehlo.transpose %1, dims = {list(permutation)} : ({_type(dot, "f32")}) -> {out}
+  return %2 : {out}
+}}"""
+    module = load_text(text)
+    Pipeline(PASSES).run(module)
+    expected = interpreter.evaluate(text, *arrays)
+    np.testing.assert_array_equal(_run(module, arrays)[0], expected[0])
 
 
 def test_a_wrong_rewrite_would_show() -> None:

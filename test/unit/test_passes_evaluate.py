@@ -201,8 +201,8 @@ MOVES = [
     ("stablehlo.slice %a0 [0:2, 0:3:2] : (tensor<2x3xi32>) -> tensor<2x2xi32>", "tensor<2x2xi32>"),
     ("stablehlo.reshape %a0 : (tensor<2x3xi32>) -> tensor<3x2xi32>", "tensor<3x2xi32>"),
     (
-        "stablehlo.broadcast_in_dim %a0, dims = [2, 0] : (tensor<2x3xi32>) -> tensor<3x2x2xi32>",
-        "tensor<3x2x2xi32>",
+        "stablehlo.broadcast_in_dim %a0, dims = [2, 0] : (tensor<2x3xi32>) -> tensor<3x1x2xi32>",
+        "tensor<3x1x2xi32>",
     ),
     (
         "stablehlo.concatenate %a0, %a0, dim = 1 : (tensor<2x3xi32>, tensor<2x3xi32>) -> tensor<2x6xi32>",
