@@ -23,7 +23,7 @@ from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
 #: Multiply-adds below which waking other threads costs more than it saves.
-_PARALLEL_WORK = 150_000
+_PARALLEL_WORK = 1_000_000
 
 
 def emit_dot(

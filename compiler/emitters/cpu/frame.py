@@ -18,7 +18,7 @@ from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
 #: Work (in roughly nanoseconds of one core) below which a phase is not worth splitting over threads.
-PARALLEL_THRESHOLD_NS = 8_000
+PARALLEL_THRESHOLD_NS = 15_000
 
 
 @dataclass(frozen=True)
