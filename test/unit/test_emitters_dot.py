@@ -196,6 +196,30 @@ def test_every_packing_gives_the_same_sums(
     assert_matches(problem, got, reference(problem, a, b))
 
 
+@pytest.mark.parametrize("operand", ["i8", "ui8", "i16"])
+@pytest.mark.parametrize("lhs", ["rows", "columns"])
+@pytest.mark.parametrize("rhs", ["shared", "private"])
+@pytest.mark.parametrize("orientation", [(1, 0), (0, 1)])
+def test_pairs_of_narrow_integers(
+    operand: str, lhs: Any, rhs: Any, orientation: tuple[int, int]
+) -> None:
+    """An odd depth, in two chunks, by every packing and orientation."""
+    a, b = orientation
+    problem = problem_of(
+        f"45x203x{operand}" if a else f"203x45x{operand}",
+        f"70x203x{operand}" if b else f"203x70x{operand}",
+        "i32",
+        lhs_contract=(a,),
+        rhs_contract=(b,),
+    )
+    rng = np.random.default_rng(4)
+    left, right = (random_array(k, rng) for k in (problem.lhs.array, problem.rhs.array))
+    with ir.Context(), ir.Location.unknown():
+        kernel = gemm(problem, Tiling(4, 2, 20, 64, lhs, rhs))
+        (got,) = run_kernel(kernel, [left, right])
+    assert_matches(problem, got, reference(problem, left, right))
+
+
 def test_narrow_results_are_rounded_once() -> None:
     problem = problem_of("8x4096xbf16", "4096x32xbf16", "bf16", **MATMUL)
     lhs = np.ones((8, 4096), problem.lhs.array.element.dtype)

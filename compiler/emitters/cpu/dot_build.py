@@ -64,6 +64,21 @@ class DotKernel:
         return max(2, self.vector_bytes // self.problem.accumulate.nbytes)
 
     @property
+    def paired(self) -> bool:
+        """Whether blocked forms take ``k`` two at a time: sums in i32 of products of integers that fit in i16.
+
+        Every vector instruction set has a multiply that adds neighbouring products.
+        """
+        operands = self.problem.lhs.array.element, self.problem.rhs.array.element
+        narrow_enough = all(not t.is_float and (t.bits <= 8 or t.name == "i16") for t in operands)
+        return narrow_enough and self.problem.accumulate.name == "i32"
+
+    @property
+    def steps(self) -> int:
+        """Steps of ``k`` in a blocked form."""
+        return -(-self.problem.k // 2) if self.paired else self.problem.k
+
+    @property
     def stores_sums(self) -> bool:
         """Whether the result buffer holds plain accumulators, so partial sums may live in it."""
         problem = self.problem
@@ -257,6 +272,9 @@ class Source:
         accumulate: the type values are widened to.
     """
 
+    #: Elements of ``k`` in one step.
+    unit = 1
+
     def __init__(
         self,
         operand: Operand,
@@ -297,6 +315,31 @@ class Source:
         """The element at a buffer offset, widened."""
         assert self.buffer is not None
         return widen(load_scalar(self.buffer, offset), self.element, self.accumulate)
+
+    def across(
+        self,
+        batch: Index,
+        n0: Index,
+        step: Index,
+        lanes: int,
+        vectors: int,
+        remaining: Index | None,
+    ) -> list[ir.Value]:
+        """Adjacent columns ``n0 …`` of one step of ``k``, for an operand contiguous in its free dimension.
+
+        Columns past the first ``remaining`` are zero; None when all exist.
+        """
+        start = self.offset(batch, n0, step)
+        masks = [None] * vectors if remaining is None else lane_masks(remaining, lanes, vectors)
+        return [self.vector(add(start, j * lanes), lanes, masks[j]) for j in range(vectors)]
+
+    def along(self, start: Index, step: Index, lanes: int, remaining: Index | None) -> ir.Value:
+        """``lanes`` adjacent steps of ``k`` from ``step`` of a column that starts at a buffer offset.
+
+        For an operand contiguous in ``k``. Elements past the column's first ``remaining`` are zero.
+        """
+        mask = None if remaining is None else lane_masks(sub(remaining, step), lanes, 1)[0]
+        return self.vector(add(start, step), lanes, mask)
 
     def vector(self, offset: Index, lanes: int, mask: ir.Value | None = None) -> ir.Value:
         """``lanes`` adjacent elements at a buffer offset, widened."""

@@ -42,12 +42,12 @@ from gristmill.compiler.emitters.cpu.dot_build import (
     load_vector,
     multiply_add,
     phase_function,
-    sources,
     store_vector,
     typed_view,
     zero,
 )
 from gristmill.compiler.emitters.cpu.dot_pack import pack_columns, pack_rows
+from gristmill.compiler.emitters.cpu.dot_pairs import multiply_add_pairs, step_sources
 from gristmill.compiler.emitters.kernel import Phase
 from gristmill.runtime.types import ElementType
 
@@ -60,7 +60,7 @@ class Tiling:
         mr: rows of a register tile.
         vectors: vectors in a register tile's row.
         block_rows: rows of one task; a multiple of ``mr`` unless it divides the number of rows.
-        k_chunk: rows of the right operand's panel used at a time, a multiple of the lanes.
+        k_chunk: steps of ``k`` of the right operand's panel used at a time, a multiple of the lanes.
         lhs: ``plain`` reads the left operand where it lies; ``rows`` packs it row-major with a padded row
             length; ``columns`` packs it as ``[k][mr]`` panels.
         rhs: ``plain`` reads the right operand where it lies; ``shared`` packs all of it in a first phase; ``private``
@@ -119,14 +119,14 @@ class Geometry:
     def padded_k(self) -> int:
         """Rows of a packed panel."""
         lanes = self.kernel.lanes
-        return -(-self.kernel.problem.k // lanes) * lanes
+        return -(-self.kernel.steps // lanes) * lanes
 
     @property
     def lhs_row_length(self) -> int:
         """Row length of a left operand packed row-major: never a multiple of a page."""
         nbytes = self.kernel.problem.accumulate.nbytes
         line = max(1, 64 // nbytes)
-        length = -(-self.kernel.problem.k // line) * line
+        length = -(-self.kernel.steps // line) * line
         return length + line if (length * nbytes) % 512 == 0 else length
 
     @property
@@ -149,7 +149,7 @@ class Geometry:
             row = add(mul(block, tiling.block_rows), mul(group, tiling.mr))
             return mul(add(mul(batch, problem.m), row), self.lhs_row_length)
         position = add(mul(add(mul(batch, self.blocks), block), self.groups), group)
-        return mul(position, tiling.mr * problem.k)
+        return mul(position, tiling.mr * self.kernel.steps)
 
     @property
     def lhs_elements(self) -> int:
@@ -159,7 +159,7 @@ class Geometry:
         problem = self.kernel.problem
         if self.tiling.lhs == "rows":
             return problem.batch * problem.m * self.lhs_row_length
-        return problem.batch * self.blocks * self.groups * self.tiling.mr * problem.k
+        return problem.batch * self.blocks * self.groups * self.tiling.mr * self.kernel.steps
 
     @property
     def rhs_elements(self) -> int:
@@ -239,7 +239,7 @@ def _emit_packing(module: ir.Module, geometry: Geometry) -> Phase:
     name = f"{kernel.name}_pack"
     sizes = geometry.workspace_bytes, geometry.scratch_bytes
     with phase_function(module, kernel, name, *sizes) as frame:
-        lhs, rhs = sources(kernel, frame)
+        lhs, rhs = step_sources(kernel, frame)
         if lhs_tasks:
             target = typed_view(frame.workspace, 0, geometry.lhs_elements, problem.accumulate)
 
@@ -264,7 +264,7 @@ def _emit_packing(module: ir.Module, geometry: Geometry) -> Phase:
                     n0=mul(mod(task, geometry.panels), geometry.width),
                     n=problem.n,
                     k0=0,
-                    count=problem.k,
+                    count=kernel.steps,
                     k=problem.k,
                     lanes=kernel.lanes,
                     vectors=tiling.vectors,
@@ -294,7 +294,7 @@ def _pack_groups(
             batch=batch,
             m0=m0,
             rows=minimum(sub(limit, m0), tiling.mr),
-            k=problem.k,
+            k=geometry.kernel.steps,
             row_stride=row_stride,
             k_stride=k_stride,
         )
@@ -313,7 +313,8 @@ class _Task:
         self.kernel, self.problem = kernel, kernel.problem
         self.element: ElementType = self.problem.accumulate
         self.lanes = kernel.lanes
-        self.lhs, self.rhs = sources(kernel, frame)
+        self.lhs, self.rhs = step_sources(kernel, frame)
+        self.combine = multiply_add_pairs if kernel.paired else multiply_add
         self.sink = Sink.of(kernel, frame)
         if self.tiling.lhs != "plain":
             self.packed_lhs = typed_view(frame.workspace, 0, geometry.lhs_elements, self.element)
@@ -350,16 +351,17 @@ class _Task:
         self.panel_start = mul(add(mul(self.batch, g.panels), panel), g.padded_k * g.width)
 
         chunk = self.tiling.k_chunk
-        if problem.k <= chunk:
-            self._chunk(0, problem.k)
+        steps = self.kernel.steps
+        if steps <= chunk:
+            self._chunk(0, steps)
         else:
 
             def chunks(k0: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                whole = problem.k % chunk == 0
-                self._chunk(k0, chunk if whole else minimum(sub(problem.k, k0), chunk))
+                whole = steps % chunk == 0
+                self._chunk(k0, chunk if whole else minimum(sub(steps, k0), chunk))
                 return []
 
-            for_loop(0, problem.k, chunks, step=chunk)
+            for_loop(0, steps, chunks, step=chunk)
         if not self.kernel.stores_sums:
             self._finish(panel)
 
@@ -445,7 +447,7 @@ class _Task:
             for i in range(rows):
                 value = broadcast(lhs_at(k, i), self.lanes)
                 result.extend(
-                    multiply_add(value, columns[j], sums[i * vectors + j], self.element)
+                    self.combine(value, columns[j], sums[i * vectors + j], self.element)
                     for j in range(vectors)
                 )
             return result

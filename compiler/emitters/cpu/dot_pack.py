@@ -14,7 +14,6 @@ from mlir.dialects import vector
 from gristmill.compiler.emitters.build import Index, add, for_loop, minimum, mul, sub
 from gristmill.compiler.emitters.cpu.dot_build import (
     Source,
-    lane_masks,
     store_scalar,
     store_vector,
     zero,
@@ -35,30 +34,29 @@ def pack_columns(
     lanes: int,
     vectors: int,
 ) -> None:
-    """Pack columns ``n0 …`` and rows ``k0 … k0 + count`` of the right operand to ``target[base …]``.
+    """Pack columns ``n0 …`` and steps ``k0 … k0 + count`` of the right operand to ``target[base …]``.
 
     Args:
-        source: the right operand, ``n`` columns and ``k`` rows in all.
-        target: flat buffer of the accumulator type, with room for ``count`` rounded up to ``lanes`` rows.
+        source: the right operand.
+        target: flat buffer of the accumulator type, with room for ``count`` rounded up to ``lanes`` steps.
         base: where the block starts in ``target``.
         batch: batch index.
         n0: first column, a multiple of the panel width ``lanes * vectors``.
         n: number of columns of the operand.
-        k0: first row; ``count`` rows are packed.
-        count: number of rows.
-        k: number of rows of the operand.
+        k0: first step of ``k``.
+        count: number of steps.
+        k: elements of ``k`` of the operand.
         lanes: elements in a vector.
         vectors: vectors in a panel row.
     """
     width = lanes * vectors
     operand = source.operand
     whole = n % width == 0
-    masks = None if whole else lane_masks(sub(n, n0), lanes, vectors)
+    remaining = None if whole else sub(n, n0)
 
     def copy_row(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        start = source.offset(batch, n0, add(k0, i))
-        for j in range(vectors):
-            value = source.vector(add(start, j * lanes), lanes, masks[j] if masks else None)
+        row = source.across(batch, n0, add(k0, i), lanes, vectors, remaining)
+        for j, value in enumerate(row):
             store_vector(value, target, add(base, add(mul(i, width), j * lanes)))
         return []
 
@@ -92,7 +90,7 @@ def pack_columns(
                 columns=[_existing(add(n0, j * lanes + q), n, width) for q in range(lanes)],
                 k0=k0,
                 count=count,
-                whole=k % lanes == 0,
+                k=k,
                 width=width,
             )
     else:
@@ -112,7 +110,7 @@ def _transpose_columns(
     columns: list[Index],
     k0: Index,
     count: Index,
-    whole: bool,
+    k: int,
     width: int,
 ) -> None:
     """Pack ``lanes`` columns that are contiguous in ``k``, a square of registers at a time.
@@ -120,11 +118,12 @@ def _transpose_columns(
     Columns past the operand's last repeat it: their products are never stored.
     """
     lanes = len(columns)
-    starts = [source.offset(batch, column, k0) for column in columns]
+    first = mul(k0, source.unit)
+    starts = [source.offset(batch, column, first) for column in columns]
+    remaining = None if k % (lanes * source.unit) == 0 else sub(k, first)
 
     def square(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        mask = None if whole else lane_masks(sub(count, i), lanes, 1)[0]
-        rows = [source.vector(add(start, i), lanes, mask) for start in starts]
+        rows = [source.along(start, i, lanes, remaining) for start in starts]
         for q, row in enumerate(transpose_square(rows)):
             store_vector(row, target, add(base, mul(add(i, q), width)))
         return []
@@ -165,7 +164,10 @@ def pack_rows(
     row_stride: int,
     k_stride: int,
 ) -> None:
-    """Pack ``rows`` rows from ``m0`` of the left operand, ``(i, k)`` to ``base + i*row_stride + k*k_stride``."""
+    """Pack ``k`` steps of ``rows`` rows from ``m0`` of the left operand.
+
+    Element ``(i, k)`` goes to ``base + i * row_stride + k * k_stride``.
+    """
 
     def element(i: Index, kk: Index) -> None:
         value = source.scalar(batch, add(m0, i), kk)

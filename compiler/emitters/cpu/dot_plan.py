@@ -8,7 +8,7 @@ from typing import Literal
 
 from gristmill.compiler.emitters.cpu.dot_build import DotKernel, Prologue
 from gristmill.compiler.emitters.cpu.dot_gemm import Tiling
-from gristmill.compiler.emitters.cpu.dot_problem import DotProblem, Operand
+from gristmill.compiler.emitters.cpu.dot_problem import DotProblem
 from gristmill.compiler.target import Target
 
 
@@ -69,9 +69,9 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
     panels = -(-problem.n // width)
 
     # A chunk of a panel takes a small part of the second-level cache; a block of the left operand streams through it.
-    chunks = -(-problem.k * width * nbytes // max(1, target.l2_bytes // 8))
-    k_chunk = -(-problem.k // (chunks * lanes)) * lanes
-    limit = max(4 * tallest, min(512, target.l2_bytes // (problem.k * nbytes)))
+    chunks = -(-kernel.steps * width * nbytes // max(1, target.l2_bytes // 8))
+    k_chunk = -(-kernel.steps // (chunks * lanes)) * lanes
+    limit = max(4 * tallest, min(512, target.l2_bytes // (kernel.steps * nbytes)))
     blocks = -(-problem.m // limit)
     while (
         problem.batch * blocks * panels < 2 * target.max_threads
@@ -91,8 +91,8 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
         vectors,
         rows,
         k_chunk,
-        _lhs_access(problem, kernel.lhs_prologue, panels),
-        _rhs_access(problem, kernel.rhs_prologue, rows),
+        _lhs_access(kernel, panels),
+        _rhs_access(kernel, rows),
     )
 
 
@@ -114,25 +114,22 @@ def _register_tile(problem: DotProblem, lanes: int, registers: int) -> tuple[int
     return best[1], best[2]
 
 
-def _lhs_access(
-    problem: DotProblem, prologue: Prologue | None, panels: int
-) -> Literal["plain", "rows", "columns"]:
-    operand = problem.lhs
+def _lhs_access(kernel: DotKernel, panels: int) -> Literal["plain", "rows", "columns"]:
+    operand = kernel.problem.lhs
     row, k = operand.free.stride, operand.contract.stride
-    by_rows = operand.contract.inner_stride <= max(1, operand.free.inner_stride)
-    if prologue is None and row is not None and k is not None:
-        exact = operand.array.element == problem.accumulate
+    if kernel.lhs_prologue is None and not kernel.paired and row is not None and k is not None:
+        exact = operand.array.element == kernel.problem.accumulate
         if panels <= 2 or (exact and k <= 1):
             return "plain"
+    by_rows = operand.contract.inner_stride <= max(1, operand.free.inner_stride)
     return "rows" if by_rows else "columns"
 
 
-def _rhs_access(
-    problem: DotProblem, prologue: Prologue | None, rows: int
-) -> Literal["plain", "shared", "private"]:
-    operand: Operand = problem.rhs
+def _rhs_access(kernel: DotKernel, rows: int) -> Literal["plain", "shared", "private"]:
+    problem, operand = kernel.problem, kernel.problem.rhs
     contiguous = operand.free.stride == 1 and operand.contract.stride is not None
-    if prologue is None and contiguous and problem.m <= _UNPACKED_ROWS:
+    plain = kernel.rhs_prologue is None and not kernel.paired and contiguous
+    if plain and problem.m <= _UNPACKED_ROWS:
         return "plain"
     # Packing a panel again for every block costs little once the block is this tall, and saves a phase.
     return "private" if rows == problem.m or rows >= 128 else "shared"
