@@ -136,7 +136,7 @@ def test_long_sums_in_every_orientation(operand: str, dims: tuple[int, int]) -> 
     check(problem)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("operand", ["f32", "f64", "bf16"])
 def test_few_rows(rows: int, transposed: bool, operand: str) -> None:
@@ -147,6 +147,10 @@ def test_few_rows(rows: int, transposed: bool, operand: str) -> None:
     )
     check(problem)
     check(dataclasses.replace(problem, lhs=problem.rhs, rhs=problem.lhs))  # few columns
+
+
+def test_several_rows_against_a_large_matrix() -> None:
+    check(problem_of("6x1030xf32", "1030x1025xf32", "f32", **MATMUL))
 
 
 def test_smaller_vectors() -> None:
@@ -317,6 +321,8 @@ def test_prologues_compute_the_operands(shape: tuple[int, int, int]) -> None:
     [
         ("3x3xf32", "3x3xf32", MATMUL, Form.SCALAR),
         ("1x512xf32", "512x512xf32", MATMUL, Form.STREAMED),
+        ("6x1024xf32", "1024x1024xf32", MATMUL, Form.STREAMED),
+        ("6x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),
         ("512x512xf32", "512xf32", MATMUL, Form.DOTTED),
         ("512x512xf32", "512xf32", {"lhs_contract": (0,), "rhs_contract": (0,)}, Form.STREAMED),
         ("64x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),

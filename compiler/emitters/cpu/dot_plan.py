@@ -24,10 +24,6 @@ class Form(enum.Enum):
 #: Products of at most this many multiply-adds get scalar loops.
 _SCALAR_WORK = 256
 
-#: Most rows that are served by the forms bound by reading the right operand.
-_FEW_ROWS = 4
-
-
 #: Most rows for which reading the right operand where it lies beats packing it.
 _UNPACKED_ROWS = 24
 
@@ -43,19 +39,25 @@ def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
     ]
     candidates.sort(key=lambda candidate: candidate[0].m)
     for candidate, prologue, swapped in candidates:
-        form = _few_rows_form(candidate, prologue, kernel.lanes)
+        form = _few_rows_form(candidate, prologue, kernel)
         if form is not None:
             return form, swapped
     return Form.BLOCKED, False
 
 
-def _few_rows_form(problem: DotProblem, prologue: Prologue | None, lanes: int) -> Form | None:
-    if problem.m > _FEW_ROWS or prologue is not None:
+def _few_rows_form(
+    problem: DotProblem, prologue: Prologue | None, kernel: DotKernel
+) -> Form | None:
+    """The form bound by reading the right operand, where it beats blocking."""
+    rhs, lanes = problem.rhs, kernel.lanes
+    if prologue is not None:
         return None
-    if problem.rhs.contract.stride == 1 and problem.k >= lanes:
-        return Form.DOTTED
-    if problem.rhs.free.stride == 1 and problem.n >= lanes:
-        return Form.STREAMED
+    if rhs.contract.stride == 1 and problem.k >= lanes:
+        # Blocking would transpose; sums of more rows do not fit 16 registers.
+        return Form.DOTTED if problem.m <= (8 if kernel.vector_bytes >= 64 else 4) else None
+    if rhs.free.stride == 1 and problem.n >= lanes:
+        outside_caches = problem.k * problem.n * rhs.array.element.nbytes >= 4 << 20
+        return Form.STREAMED if problem.m <= (6 if outside_caches else 3) else None
     return None
 
 
