@@ -109,7 +109,7 @@ def power(r: Rewriter, op: ir.Operation) -> Result:
     base = op.operands[0]
     kind = r.type(base)
     exponent = r.splat(op.operands[1])
-    if exponent is None:
+    if exponent is None or kind.is_complex:
         return None
     number = float(exponent)
     if kind.is_integer and 0 <= number <= _MAX_INTEGER_POWER:
@@ -178,6 +178,17 @@ def involution(r: Rewriter, op: ir.Operation) -> Result:
     """``-(-x)`` and ``not(not(x))`` → ``x``."""
     inner = r.operand(op, 0, hlo.short_name(op))
     return None if inner is None else [inner.operands[0]]
+
+
+def negated_product(r: Rewriter, op: ir.Operation) -> Result:
+    """``-(x * c)`` → ``x * -c`` for a float constant c."""
+    inner = r.operand(op, 0, "multiply")
+    if inner is None or not r.type(op.results[0]).is_float:
+        return None
+    for value, other in _sides(r, inner):
+        if other is not None and not np.isnan(other):
+            return [builders.multiply(value, filled(r, -float(other), value))]
+    return None
 
 
 def not_compare(r: Rewriter, op: ir.Operation) -> Result:
@@ -276,7 +287,8 @@ def splat_constant(r: Rewriter, op: ir.Operation) -> Result:
     if value is None:
         return None
     scalar = elements_from_numpy(np.asarray(value), ELEMENT_TYPES[kind.element])
-    return [builders.broadcast_in_dim(builders.constant(scalar), kind.shape, [])]
+    value = builders.constant(scalar, kind.with_shape(()))
+    return [builders.broadcast_in_dim(value, kind.shape, [])]
 
 
 #: Op name to the rules that are tried on it, in order.
@@ -293,7 +305,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "maximum": (idempotent, extreme),
     "minimum": (idempotent, extreme),
     "multiply": (multiply,),
-    "negate": (involution,),
+    "negate": (involution, negated_product),
     "not": (involution, not_compare),
     "or": (idempotent, bitwise),
     "power": (power,),

@@ -10,7 +10,7 @@ from typing import ClassVar
 from mlir import ir
 
 from gristmill.compiler.module import HloModule
-from gristmill.compiler.passes import arithmetic_rules, dot_rules, movement_rules
+from gristmill.compiler.passes import arithmetic_rules, dot_rules, movement_rules, reduce_rules
 from gristmill.compiler.passes.base import Pass
 from gristmill.compiler.passes.rewriting import Rewriter, Rule, simplify
 
@@ -21,7 +21,8 @@ class CanonicalizeHloPass(Pass):
 
     Requires: single-block functions.
     Guarantees: results keep their bits, NaN payloads excepted (``power`` by a small integer becomes
-    multiplications); splat constants are broadcast scalars; chains of reshapes, transposes, slices,
+    multiplications), and but for what the order of a reduction changes: reductions of one element go,
+    those of reductions are merged; splat constants are broadcast scalars; chains of reshapes, transposes, slices,
     broadcasts and exact conversions are one op or none; ``dot_general`` has absorbed the transposes it
     can. With ``remove-barriers``, ``optimization_barrier`` is replaced by its operands: do so only
     after the last folding and merging that it is meant to stop.
@@ -39,7 +40,12 @@ class CanonicalizeHloPass(Pass):
 
 
 def _rules(remove_barriers: bool) -> dict[str, tuple[Rule, ...]]:
-    tables = [arithmetic_rules.RULES, movement_rules.RULES, dot_rules.RULES]
+    tables = [
+        arithmetic_rules.RULES,
+        movement_rules.RULES,
+        dot_rules.RULES,
+        reduce_rules.RULES,
+    ]
     if remove_barriers:
         tables.append({"optimization_barrier": (_barrier,)})
     merged: dict[str, tuple[Rule, ...]] = {}

@@ -101,6 +101,26 @@ def moved_scalar(r: Rewriter, op: ir.Operation) -> Result:
     return [builders.broadcast_in_dim(scalar, result.shape, [])]
 
 
+def moved_iota(r: Rewriter, op: ir.Operation) -> Result:
+    """A transposed or broadcast iota, or one with other unit dimensions → an iota of the new shape."""
+    inner = r.operand(op, 0, "iota")
+    if inner is None:
+        return None
+    source, result = r.type(op.operands[0]), r.type(op.results[0])
+    dimension = hlo.integer(inner, "dimension")
+    name = hlo.short_name(op)
+    if name == "transpose":
+        return [builders.iota(result, hlo.dims(op, "permutation").index(dimension))]
+    if name == "broadcast_in_dim":
+        target = hlo.dims(op, "dimensions")[dimension]
+        same = source.shape[dimension] == result.shape[target]
+        return [builders.iota(result, target)] if same else None
+    if source.shape[dimension] == 1 or _squeezed(source.shape) != _squeezed(result.shape):
+        return None
+    place = len(_squeezed(source.shape[:dimension]))
+    return [builders.iota(result, [d for d, n in enumerate(result.shape) if n != 1][place])]
+
+
 def transpose_of_transpose(r: Rewriter, op: ir.Operation) -> Result:
     """Two transposes → one."""
     inner = r.operand(op, 0, "transpose")
@@ -247,6 +267,7 @@ def dynamic_update_slice(r: Rewriter, op: ir.Operation) -> Result:
 RULES: dict[str, tuple[Rule, ...]] = {
     "broadcast_in_dim": (
         same_type,
+        moved_iota,
         broadcast_of_broadcast,
         broadcast_of_reshape,
         broadcast_that_reshapes,
@@ -255,12 +276,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "dynamic_slice": (dynamic_slice,),
     "dynamic_update_slice": (dynamic_update_slice,),
     "pad": (pad,),
-    "reshape": (same_type, reshape_of_reshape, reshape_of_constant, moved_scalar),
+    "reshape": (same_type, moved_iota, reshape_of_reshape, reshape_of_constant, moved_scalar),
     "reverse": (reverse_of_units, moved_scalar),
     "slice": (same_type, moved_scalar, slice_of_slice, slice_of_concatenate),
     "transpose": (
         same_type,
         moved_scalar,
+        moved_iota,
         transpose_of_transpose,
         transpose_of_broadcast,
         transpose_that_reshapes,

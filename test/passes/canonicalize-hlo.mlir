@@ -230,6 +230,68 @@ func.func @dot_keeps_the_order_of_free_dimensions(%x: tensor<2x3x8xf32>, %y: ten
   return %1 : tensor<3x2xf32>
 }
 
+// CHECK-LABEL: func.func @negated_product
+// CHECK: %[[C:.*]] = "hlo.constant"() {value = dense<-3.000000e+00> : tensor<f32>}
+// CHECK: "hlo.multiply"(%{{.*}}, %[[C]])
+// CHECK-NOT: hlo.negate
+// CHECK: return
+func.func @negated_product(%x: tensor<f32>) -> tensor<f32> {
+  %c = "hlo.constant"() {value = dense<3.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlo.multiply"(%c, %x) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %1 = "hlo.negate"(%0) : (tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
+// CHECK-LABEL: func.func @moved_iotas
+// CHECK-DAG: %[[A:.*]] = "hlo.iota"() {dimension = 1 : i64} : () -> tensor<3x5xi32>
+// CHECK-DAG: %[[B:.*]] = "hlo.iota"() {dimension = 0 : i64} : () -> tensor<5xi32>
+// CHECK-DAG: %[[C:.*]] = "hlo.iota"() {dimension = 1 : i64} : () -> tensor<1x5xi32>
+// CHECK: return %[[A]], %[[B]], %[[C]]
+func.func @moved_iotas() -> (tensor<3x5xi32>, tensor<5xi32>, tensor<1x5xi32>) {
+  %0 = "hlo.iota"() {dimension = 0 : i64} : () -> tensor<5x1xi32>
+  %1 = "hlo.broadcast_in_dim"(%0) {dimensions = array<i64: 1, 0>} : (tensor<5x1xi32>) -> tensor<3x5xi32>
+  %2 = "hlo.reshape"(%0) : (tensor<5x1xi32>) -> tensor<5xi32>
+  %3 = "hlo.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<5x1xi32>) -> tensor<1x5xi32>
+  return %1, %2, %3 : tensor<3x5xi32>, tensor<5xi32>, tensor<1x5xi32>
+}
+
+// CHECK-LABEL: func.func @reductions_of_one_element
+// CHECK-SAME: (%[[X:.*]]: tensor<1x4xf32>, %[[Y:.*]]: tensor<4x1xf32>)
+// CHECK: %[[A:.*]] = "hlo.reshape"(%[[X]]) : (tensor<1x4xf32>) -> tensor<4xf32>
+// CHECK: %[[B:.*]] = "hlo.reshape"(%[[Y]]) : (tensor<4x1xf32>) -> tensor<4xf32>
+// CHECK: %[[R:.*]] = "hlov.reduce"(%[[B]], %{{.*}}) {dimensions = array<i64: 0>, to_apply = @sum}
+// CHECK: return %[[A]], %[[R]]
+func.func @reductions_of_one_element(%x: tensor<1x4xf32>, %y: tensor<4x1xf32>) -> (tensor<4xf32>, tensor<f32>) {
+  %z = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 0>, to_apply = @sum} : (tensor<1x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %1 = "hlov.reduce"(%y, %z) {dimensions = array<i64: 0, 1>, to_apply = @sum} : (tensor<4x1xf32>, tensor<f32>) -> tensor<f32>
+  return %0, %1 : tensor<4xf32>, tensor<f32>
+}
+
+// CHECK-LABEL: func.func @no_identity_no_change
+// CHECK: "hlov.reduce"
+func.func @no_identity_no_change(%x: tensor<1x4xf32>) -> tensor<4xf32> {
+  %five = "hlo.constant"() {value = dense<5.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlov.reduce"(%x, %five) {dimensions = array<i64: 0>, to_apply = @sum} : (tensor<1x4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @reduction_of_reduction
+// CHECK-COUNT-1: "hlov.reduce"(%{{.*}}) {dimensions = array<i64: 0, 1, 3>, to_apply = @sum} : (tensor<2x3x4x5xf32>, tensor<f32>) -> tensor<4xf32>
+// CHECK-NOT: hlov.reduce
+// CHECK: return
+func.func @reduction_of_reduction(%x: tensor<2x3x4x5xf32>) -> tensor<4xf32> {
+  %z = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 1>, to_apply = @sum} : (tensor<2x3x4x5xf32>, tensor<f32>) -> tensor<2x4x5xf32>
+  %1 = "hlov.reduce"(%0, %z) {dimensions = array<i64: 0, 2>, to_apply = @sum} : (tensor<2x4x5xf32>, tensor<f32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+
+func.func private @sum(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+  %0 = "hlo.add"(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+
 // CHECK-LABEL: func.func @barriers
 // CHECK: "hlov.optimization_barrier"
 // BARRIER-LABEL: func.func @barriers

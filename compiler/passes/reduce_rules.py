@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of ``canonicalize-hlo`` for reductions.
+
+The specification leaves open in which order elements are combined and how often an identity value joins in;
+these rules use that freedom, so sums may round differently, and a sum of one -0.0 is -0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mlir import ir
+
+from gristmill.compiler.passes.rewriting import Rewriter, Rule, snapshot
+from gristmill.dialects import builders, hlo
+from gristmill.dialects.types import Tensor
+
+Result = Sequence[ir.Value] | None
+
+
+def combiner(r: Rewriter, op: ir.Operation) -> str | None:
+    """The op that a one-operand reduction combines two elements with, if it is a single commutative one."""
+    if len(op.results) != 1 or len(op.operands) != 2:
+        return None
+    function = r.module.functions()[hlo.symbol(op, "to_apply")]
+    ops = snapshot(function)
+    arguments = list(function.regions[0].blocks[0].arguments)
+    if len(ops) != 2 or not hlo.has_trait(ops[0], "commutative"):
+        return None
+    operands = list(ops[0].operands)
+    if operands not in (arguments, arguments[::-1]) or ops[1].operands[0] != ops[0].results[0]:
+        return None
+    return hlo.short_name(ops[0])
+
+
+def is_identity(value: Any, name: str, kind: Tensor) -> bool:
+    """Whether combining any element with ``value`` by the op ``name`` gives that element."""
+    if value is None or kind.is_complex:
+        return False
+    if name in ("add", "or", "xor"):
+        return bool(value == 0)
+    if name == "multiply":
+        return bool(value == 1)
+    if name == "and":
+        return bool(value) if kind.is_pred else bool(np.invert(value) == 0)
+    if name not in ("maximum", "minimum"):
+        return False
+    if kind.is_float:
+        return bool(value == (-math.inf if name == "maximum" else math.inf))
+    if kind.is_pred:
+        return bool(value) == (name == "minimum")
+    limits = np.iinfo(value.dtype)
+    return int(value) == (limits.min if name == "maximum" else limits.max)
+
+
+def unit_dimensions(r: Rewriter, op: ir.Operation) -> Result:
+    """Reduced dimensions of size one are reshaped away; if no other is reduced, the reduction goes."""
+    kind = r.type(op.operands[0])
+    dimensions = hlo.dims(op, "dimensions")
+    units = {d for d in dimensions if kind.shape[d] == 1}
+    if not units:
+        return None
+    count = len(op.results)
+    shape = [size for d, size in enumerate(kind.shape) if d not in units]
+    if len(units) == len(dimensions):
+        name = combiner(r, op)
+        result = r.type(op.results[0])
+        if name is None or result.element != kind.element:
+            return None
+        if not is_identity(r.splat(op.operands[1]), name, result):
+            return None
+        return [builders.reshape(op.operands[0], shape)]
+    operands = list(op.operands)
+    inputs = [builders.reshape(value, shape) for value in operands[:count]]
+    rest = [d - sum(unit < d for unit in units) for d in dimensions if d not in units]
+    reduced = hlo.build(
+        "reduce",
+        [result.type for result in op.results],
+        [*inputs, *operands[count:]],
+        dimensions=rest,
+        to_apply=hlo.symbol(op, "to_apply"),
+    )
+    return list(reduced.results)
+
+
+def reduce_of_reduce(r: Rewriter, op: ir.Operation) -> Result:
+    """Two reductions that combine alike → one over the dimensions of both."""
+    inner = r.operand(op, 0, "reduce")
+    if inner is None or len(op.operands) != 2 or not r.only_use(op.operands[0]):
+        return None
+    name = combiner(r, op)
+    kind = r.type(op.results[0])
+    if name is None or combiner(r, inner) != name:
+        return None
+    if r.type(inner.operands[0]).element != kind.element:
+        return None
+    for value in (op.operands[1], inner.operands[1]):
+        if not is_identity(r.splat(value), name, kind):
+            return None
+    first = hlo.dims(inner, "dimensions")
+    kept = [d for d in range(r.type(inner.operands[0]).rank) if d not in first]
+    dimensions = sorted([*first, *(kept[d] for d in hlo.dims(op, "dimensions"))])
+    return builders.reduce(
+        [inner.operands[0]], [op.operands[1]], dimensions, hlo.symbol(op, "to_apply")
+    )
+
+
+#: Op name to the rules that are tried on it, in order.
+RULES: dict[str, tuple[Rule, ...]] = {"reduce": (unit_dimensions, reduce_of_reduce)}
