@@ -75,11 +75,23 @@ class PhaseFrame:
 class KernelFrame:
     """Collects the phases of one kernel.
 
+    Buffers are marked ``noalias``, without which LLVM guards every vector loop by overlap checks that an in-place call
+    fails (equal pointers), or gives up on a kernel with many buffers. So a kernel may offer an ``inplace`` pair only
+    when nothing but that result depends on the argument: then the value stored at an address always depends on what was
+    loaded from it, and no reordering can break that. Kernels that compare their pointers pass ``noalias=False``.
+
     Use: ``frame = KernelFrame(source)``, ``frame.phase(...)`` for each phase, ``frame.finish(...)``.
     """
 
-    def __init__(self, source: FusionSource, workspace_bytes: int = 0, scratch_bytes: int = 0):
-        self.source = source
+    def __init__(
+        self,
+        source: FusionSource,
+        workspace_bytes: int = 0,
+        scratch_bytes: int = 0,
+        *,
+        noalias: bool = True,
+    ):
+        self.source, self.noalias = source, noalias
         self.workspace_bytes, self.scratch_bytes = workspace_bytes, scratch_bytes
         self._phases: list[Phase] = []
         self.module = ir.Module.create(loc=ir.Location.unknown())
@@ -101,6 +113,10 @@ class KernelFrame:
         kinds += [index, index]
         with ir.InsertionPoint(self.module.body):
             function = func.FuncOp(name, (kinds, []))
+        if self.noalias:
+            buffers = len(kinds) - 2
+            marked = ir.DictAttr.get({"llvm.noalias": ir.UnitAttr.get()})
+            function.arg_attrs = [marked] * buffers + [ir.DictAttr.get({})] * 2
         block = function.add_entry_block()
         values = list(block.arguments)
         count = len(self.source.arguments)

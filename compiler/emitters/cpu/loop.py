@@ -192,29 +192,39 @@ def linear_source(buffer: ir.Value, parameter: Node) -> Source:
 
 
 def inplace_pairs(graph: Graph) -> list[tuple[int, int]]:
-    """(parameter, result) pairs that may share a buffer: the parameter is read only at the index being stored."""
+    """(parameter, result) pairs that may share a buffer.
+
+    The parameter is read only at the index being stored, and nothing but that result depends on it (see
+    :class:`~gristmill.compiler.emitters.cpu.frame.KernelFrame`).
+    """
     pairs: list[tuple[int, int]] = []
     for number, root in enumerate(graph.results):
         for parameter in graph.parameters:
             width = parameter.type.element.nbytes
             if parameter.shape != root.shape or width != root.type.element.nbytes:
                 continue
-            if _read_in_place(graph, parameter):
+            reached = reached_in_place(parameter)
+            if reached is not None and [r for r in graph.results if r in reached] == [root]:
                 pairs.append((parameter.result, number))
     return pairs
 
 
-def _read_in_place(graph: Graph, parameter: Node) -> bool:
-    """Whether every path from ``parameter`` to the results is elementwise on its shape."""
+def reached_in_place(parameter: Node, through: frozenset[str] = frozenset()) -> set[Node] | None:
+    """Values that depend on ``parameter``, or ``None`` when some path to one reads it at another index.
+
+    Paths are elementwise on the parameter's shape; operations of the kinds ``through`` end a path harmlessly.
+    """
     stack, seen = [parameter], {parameter}
     while stack:
         for user in stack.pop().users:
             if user in seen:
                 continue
-            if user.shape != parameter.shape or user.op is None:
-                return False
-            if not hlo.has_trait(user.op, "elementwise"):
-                return False
             seen.add(user)
+            if user.kind in through:
+                continue
+            if user.shape != parameter.shape or user.op is None:
+                return None
+            if not hlo.has_trait(user.op, "elementwise"):
+                return None
             stack.append(user)
-    return True
+    return seen

@@ -31,6 +31,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     reachable,
     worth_splitting,
 )
+from gristmill.compiler.emitters.cpu.loop import reached_in_place
 from gristmill.compiler.emitters.elemental import scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
 from gristmill.compiler.emitters.kernel import KernelDefinition
@@ -166,7 +167,24 @@ class RowEmitter:
         rows = math.prod(plan.rows)
         cost = element_cost(self.source.graph)
         frame.phase(self._rows, max(1, rows), worth_splitting(rows * width, cost))
-        return frame.finish("row", rows * width * cost)
+        return frame.finish("row", rows * width * cost, self._inplace())
+
+    def _inplace(self) -> list[tuple[int, int]]:
+        """Full results of the last loop may overwrite an argument that is read at the same index only.
+
+        Earlier loops have read the whole row by then; other results must not depend on the argument.
+        """
+        graph = self.source.graph
+        if len(graph.results) != 1 or not self.plan.full[-1]:
+            return []
+        root = graph.results[0]
+        return [
+            (parameter.result, 0)
+            for parameter in graph.parameters
+            if parameter.shape == root.shape
+            and parameter.type.element.nbytes == root.type.element.nbytes
+            and reached_in_place(parameter, frozenset(("reduce",))) is not None
+        ]
 
     def _rows(self, phase: PhaseFrame) -> None:
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:

@@ -82,7 +82,7 @@ class UpdateEmitter:
         """Emit the kernel."""
         operand, update = self.node.operands[0], self.node.operands[1]
         pair = (operand.result, 0)
-        frame = KernelFrame(self.source)
+        frame = KernelFrame(self.source, noalias=False)
         copy_phase(frame, [pair])
         shape = update.shape
         rows = max(1, math.prod(shape[:-1]))
@@ -138,7 +138,7 @@ class ScatterEmitter:
         """Emit the kernel."""
         roots = self.source.graph.results
         pairs = [(self.inputs[root.result].result, n) for n, root in enumerate(roots)]
-        frame = KernelFrame(self.source, workspace_bytes=0)
+        frame = KernelFrame(self.source, noalias=False)
         assert len(roots) == self.count, "the fusion pass keeps every result of a scatter"
         copy_phase(frame, pairs)
         if self.updates[0].type.size and self.inputs[0].type.size:
