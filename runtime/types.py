@@ -1,20 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types and array types: the one table that maps MLIR spellings to numpy.
+"""Element types and array types: the one table of XLA's primitive types, their widths and numpy types.
 
-Element types are named as MLIR spells them in ``tensor<...>`` types: ``i1``, ``i8`` … ``i64`` (signed
-or signless integers), ``ui8`` … ``ui64`` (unsigned), ``bf16``, ``f16``, ``f32``, ``f64``.
+:data:`PRIMITIVE_TYPES` has every type a buffer can hold, under XLA's spelling (``pred``, ``s4``,
+``f8e4m3fn``). :data:`ELEMENT_TYPES` is the part of it that can be compiled, under MLIR's spelling in
+``tensor<...>`` types: ``i1``, ``i8`` … ``i64`` (signed or signless integers), ``ui8`` … ``ui64``
+(unsigned), ``bf16``, ``f16``, ``f32``, ``f64``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from gristmill.errors import InputError
+from gristmill.errors import InputError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class PrimitiveType:
+    """One of XLA's primitive types.
+
+    Attributes:
+        name: XLA's spelling, for example ``s4``.
+        mlir: the spelling inside ``tensor<...>``, for example ``i4``; empty where there is none.
+        kind: ``pred``, ``int``, ``uint``, ``float``, ``complex``, ``token``, ``tuple`` or ``opaque``.
+        bits: width of the value in bits; 0 for tokens, tuples and opaque values.
+        nbytes: bytes of one *unpacked* element: ``pred`` and the sub-byte types take one, the value
+            in the low bits; 0 for tokens, tuples and opaque values.
+        compilable: whether programs over it can be compiled; buffers hold all of them.
+    """
+
+    name: str
+    mlir: str
+    kind: str
+    bits: int
+    nbytes: int
+    compilable: bool = False
+    host: np.dtype[Any] | None = None
+
+    @property
+    def is_array(self) -> bool:
+        """Whether arrays of it exist: false for tokens, tuples and opaque values."""
+        return self.nbytes > 0
+
+    @property
+    def is_packable(self) -> bool:
+        """Whether several elements may share a byte: 1, 2 and 4 bit types; ``pred`` never does."""
+        return self.bits in (1, 2, 4) and self.kind != "pred"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type of unpacked host arrays; raises ``UnsupportedError`` where there is none."""
+        if self.host is None:
+            why = (
+                "the installed ml_dtypes lacks it; upgrade ml_dtypes"
+                if self.is_array
+                else "it holds no numbers"
+            )
+            raise UnsupportedError(f"primitive type {self.name} has no numpy dtype: {why}")
+        return self.host
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _ml_dtype(name: str) -> np.dtype[Any] | None:
+    """The ml_dtypes type of that name; None in releases that do not have it yet."""
+    found: object = getattr(ml_dtypes, name, None)
+    return np.dtype(found) if isinstance(found, type) else None
+
+
+#: XLA name, MLIR name, kind, bits, host type (ml_dtypes types by name), whether it can be compiled.
+_ROWS: list[tuple[str, str, str, int, Any, bool]] = [
+    ("pred", "i1", "pred", 1, np.bool_, True),
+    ("s1", "", "int", 1, "int1", False),
+    ("s2", "i2", "int", 2, "int2", False),
+    ("s4", "i4", "int", 4, "int4", False),
+    ("s8", "i8", "int", 8, np.int8, True),
+    ("s16", "i16", "int", 16, np.int16, True),
+    ("s32", "i32", "int", 32, np.int32, True),
+    ("s64", "i64", "int", 64, np.int64, True),
+    ("u1", "ui1", "uint", 1, "uint1", False),
+    ("u2", "ui2", "uint", 2, "uint2", False),
+    ("u4", "ui4", "uint", 4, "uint4", False),
+    ("u8", "ui8", "uint", 8, np.uint8, True),
+    ("u16", "ui16", "uint", 16, np.uint16, True),
+    ("u32", "ui32", "uint", 32, np.uint32, True),
+    ("u64", "ui64", "uint", 64, np.uint64, True),
+    ("f4e2m1fn", "f4E2M1FN", "float", 4, "float4_e2m1fn", False),
+    ("f6e2m3fn", "f6E2M3FN", "float", 6, "float6_e2m3fn", False),
+    ("f6e3m2fn", "f6E3M2FN", "float", 6, "float6_e3m2fn", False),
+    ("f8e3m4", "f8E3M4", "float", 8, "float8_e3m4", False),
+    ("f8e4m3", "f8E4M3", "float", 8, "float8_e4m3", False),
+    ("f8e4m3fn", "f8E4M3FN", "float", 8, "float8_e4m3fn", False),
+    ("f8e4m3b11fnuz", "f8E4M3B11FNUZ", "float", 8, "float8_e4m3b11fnuz", False),
+    ("f8e4m3fnuz", "f8E4M3FNUZ", "float", 8, "float8_e4m3fnuz", False),
+    ("f8e5m2", "f8E5M2", "float", 8, "float8_e5m2", False),
+    ("f8e5m2fnuz", "f8E5M2FNUZ", "float", 8, "float8_e5m2fnuz", False),
+    ("f8e8m0fnu", "f8E8M0FNU", "float", 8, "float8_e8m0fnu", False),
+    ("bf16", "bf16", "float", 16, "bfloat16", True),
+    ("f16", "f16", "float", 16, np.float16, True),
+    ("f32", "f32", "float", 32, np.float32, True),
+    ("f64", "f64", "float", 64, np.float64, True),
+    ("c64", "complex<f32>", "complex", 64, np.complex64, True),
+    ("c128", "complex<f64>", "complex", 128, np.complex128, True),
+    ("token", "!stablehlo.token", "token", 0, None, False),
+    ("tuple", "", "tuple", 0, None, False),
+    ("opaque", "", "opaque", 0, None, False),
+]
+
+
+def _primitive(
+    name: str, mlir: str, kind: str, bits: int, host: Any, compilable: bool
+) -> PrimitiveType:
+    if isinstance(host, str):
+        host = _ml_dtype(host)
+    dtype = None if host is None else np.dtype(host)
+    return PrimitiveType(name, mlir, kind, bits, -(-bits // 8), compilable, dtype)
+
+
+#: Every primitive type by XLA's spelling.
+PRIMITIVE_TYPES: dict[str, PrimitiveType] = {row[0]: _primitive(*row) for row in _ROWS}
+
+_PRIMITIVE_BY_MLIR = {t.mlir: t for t in PRIMITIVE_TYPES.values() if t.mlir}
+_PRIMITIVE_BY_DTYPE = {t.host: t for t in PRIMITIVE_TYPES.values() if t.host is not None}
+
+
+def primitive_type(name: str) -> PrimitiveType:
+    """The primitive type that XLA or MLIR spells ``name``; ``InputError`` for an unknown one."""
+    found = PRIMITIVE_TYPES.get(name) or _PRIMITIVE_BY_MLIR.get(name)
+    if found is None:
+        known = ", ".join(PRIMITIVE_TYPES)
+        raise InputError(f"primitive type {name!r} is not known; known types: {known}")
+    return found
+
+
+def primitive_type_of(dtype: Any) -> PrimitiveType:
+    """The primitive type of a numpy dtype of either byte order; ``InputError`` if it has none."""
+    native = np.dtype(dtype).newbyteorder("=")
+    try:
+        return _PRIMITIVE_BY_DTYPE[native]
+    except KeyError:
+        raise InputError(f"numpy dtype {native} has no primitive type here") from None
 
 
 @dataclass(frozen=True)
@@ -50,31 +181,18 @@ class ElementType:
         """Whether arithmetic treats values as unsigned (``i1`` included)."""
         return self.kind in ("uint", "pred")
 
-
-def _table() -> dict[str, ElementType]:
-    rows: list[tuple[str, str, int, Any]] = [
-        ("i1", "pred", 1, np.bool_),
-        ("i8", "int", 8, np.int8),
-        ("i16", "int", 16, np.int16),
-        ("i32", "int", 32, np.int32),
-        ("i64", "int", 64, np.int64),
-        ("ui8", "uint", 8, np.uint8),
-        ("ui16", "uint", 16, np.uint16),
-        ("ui32", "uint", 32, np.uint32),
-        ("ui64", "uint", 64, np.uint64),
-        ("bf16", "float", 16, ml_dtypes.bfloat16),
-        ("f16", "float", 16, np.float16),
-        ("f32", "float", 32, np.float32),
-        ("f64", "float", 64, np.float64),
-    ]
-    return {
-        name: ElementType(name, kind, bits, max(1, bits // 8), np.dtype(dtype))
-        for name, kind, bits, dtype in rows
-    }
+    @property
+    def primitive(self) -> PrimitiveType:
+        """Its row in the table of primitive types."""
+        return _PRIMITIVE_BY_MLIR[self.name]
 
 
-#: Element types by MLIR spelling.
-ELEMENT_TYPES: dict[str, ElementType] = _table()
+#: The types programs can be compiled for, by MLIR spelling.
+ELEMENT_TYPES: dict[str, ElementType] = {
+    t.mlir: ElementType(t.mlir, t.kind, t.bits, t.nbytes, t.dtype)
+    for t in PRIMITIVE_TYPES.values()
+    if t.compilable and t.host is not None
+}
 
 _BY_DTYPE: dict[np.dtype[Any], ElementType] = {t.dtype: t for t in ELEMENT_TYPES.values()}
 
@@ -94,6 +212,9 @@ def element_type_of(dtype: np.dtype[Any]) -> ElementType:
         return _BY_DTYPE[np.dtype(dtype)]
     except KeyError:
         raise InputError(f"numpy dtype {dtype} has no element type here") from None
+
+
+_ARRAY = re.compile(r"((?:\d+x)*)([^\dx-]\S*)")
 
 
 @dataclass(frozen=True)
@@ -124,11 +245,8 @@ class ArrayType:
     @staticmethod
     def parse(text: str) -> ArrayType:
         """The inverse of ``str``: ``"4x8xf32"`` or ``"f32"`` (rank 0)."""
-        *dims, name = text.split("x")
-        try:
-            shape = tuple(int(d) for d in dims)
-        except ValueError:
-            raise InputError(
-                f"array type {text!r} is malformed; write for example 4x8xf32"
-            ) from None
-        return ArrayType(shape, element_type(name))
+        match = _ARRAY.fullmatch(text)
+        if match is None:
+            raise InputError(f"array type {text!r} is malformed; write for example 4x8xf32")
+        dims, name = match.groups()
+        return ArrayType(tuple(int(d) for d in dims.split("x")[:-1]), element_type(name))
