@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.errors import InputError, ToolchainError
+from gristmill.runtime import relayout, relayout_kernels
+from gristmill.runtime.relayout import (
+    CopyPlan,
+    Dimension,
+    contiguous,
+    copy_array,
+    copy_blocked,
+    copy_part,
+    swap_bytes,
+)
+
+Array = np.ndarray[Any, Any]
+DTYPES = ["u1", "<u2", ">f4", "<f4", "<i8", ">c8", "<c16", "?"]
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small arrays take the paths of large ones."""
+    relayout_kernels.kernel(1)
+    monkeypatch.setattr(relayout, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(relayout, "_THREAD_BYTES", 256)
+
+
+@pytest.fixture(params=["native", "numpy"])
+def backend(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, eager: None
+) -> Generator[str]:
+    """With LLVM and without."""
+    name: str = request.param
+    if name == "numpy":
+
+        def missing() -> None:
+            raise ToolchainError("no LLVM")
+
+        missing.cache_info = relayout_kernels._load.cache_info  # type: ignore[attr-defined]
+        monkeypatch.setattr(relayout_kernels, "_load", missing)
+        monkeypatch.setattr(relayout, "_BLOCK", (8, 4))
+    relayout._native.cache_clear()
+    yield name
+    relayout._native.cache_clear()
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> Array:
+    """Distinct values as far as the type has them."""
+    count = int(np.prod(shape))
+    return np.asarray((np.arange(count) * 37 % 251).astype(dtype)).reshape(shape)
+
+
+@st.composite
+def strided(draw: st.DrawFn) -> tuple[Array, Array]:
+    """A target and a source of one shape, with any permutation, steps and direction of strides."""
+    rank = draw(st.integers(0, 4))
+    sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 8, 16, 17, 33])
+    shape = tuple(draw(st.lists(sizes, min_size=rank, max_size=rank)))
+    kind, other = draw(st.sampled_from(DTYPES)), draw(st.booleans())
+
+    def view(dtype: str) -> Array:
+        order = draw(st.permutations(range(rank)))
+        steps = [draw(st.sampled_from([1, 1, 2, -1, -2])) for _ in range(rank)]
+        base = numbers(tuple(shape[d] * abs(steps[d]) for d in order), dtype)
+        array = base.transpose(np.argsort(order)) if rank else base
+        return array[tuple(slice(None, None, s) for s in steps)] if rank else array
+
+    source = view(kind)
+    swapped = np.dtype(kind).newbyteorder().str if other else kind
+    return view(swapped), source
+
+
+@pytest.mark.usefixtures("backend")
+class TestCopy:
+    # The fixture changes nothing between examples.
+    @settings(
+        deadline=None, max_examples=60, suppress_health_check=list(settings().suppress_health_check)
+    )
+    @given(strided(), st.integers(1, 3))
+    def test_any_strides(self, pair: tuple[Array, Array], threads: int) -> None:
+        target, source = pair
+        before = source.copy()
+        target[...] = 0
+        copy_array(target, source, threads=threads)
+        np.testing.assert_array_equal(target, before)
+        np.testing.assert_array_equal(source, before)
+
+    @pytest.mark.parametrize("size", relayout_kernels.SIZES)
+    @pytest.mark.parametrize("shape", [(1, 1), (15, 17), (64, 64), (100, 531), (513, 33), (3, 700)])
+    def test_transposes(self, size: int, shape: tuple[int, int]) -> None:
+        raw = np.random.default_rng(0).integers(0, 256, (*shape, size), np.uint8)
+        dtype = {1: "u1", 2: "u2", 4: "f4", 8: "c8", 16: "c16"}[size]
+        source = raw.view(dtype)[..., 0].T
+        # One more column than is copied: what lies beside the target must stay.
+        frame = np.zeros((shape[1], shape[0] + 1), dtype)
+        copy_array(frame[:, :-1], source)
+        assert frame[:, :-1].tobytes() == raw.swapaxes(0, 1).tobytes()
+        assert not frame[:, -1].any()
+
+    def test_four_dimensions_on_threads(self) -> None:
+        source = numbers((6, 10, 17, 24), "f4").transpose(0, 2, 3, 1)
+        for threads in (1, 2, 5):
+            target = np.zeros(source.shape, "f4")
+            copy_array(target, source, threads=threads)
+            np.testing.assert_array_equal(target, source)
+
+    @pytest.mark.parametrize("name", ["bfloat16", "int4", "float8_e5m2", "float4_e2m1fn"])
+    def test_narrow_types(self, name: str) -> None:
+        dtype = np.dtype(getattr(ml_dtypes, name))
+        source = numbers((40, 50), "u1" if dtype.itemsize == 1 else "u2").view(dtype).T
+        target = np.empty(source.shape, dtype)
+        copy_array(target, source)
+        assert target.tobytes() == source.tobytes()
+
+    def test_unaligned_data(self) -> None:
+        source = np.frombuffer(b"x" + numbers((40, 50), "f4").tobytes(), "f4", offset=1)
+        target = np.zeros(4 * 2000 + 1, np.uint8)[1:].view("f4").reshape(50, 40)
+        copy_array(target, source.reshape(40, 50).T)
+        np.testing.assert_array_equal(target, numbers((40, 50), "f4").T)
+
+    @pytest.mark.parametrize("shift", [0, 1])
+    def test_overlap(self, shift: int) -> None:
+        memory = numbers((65, 64), "f4")
+        source, target = memory[:64], memory[shift : 64 + shift].T
+        expected = source.copy()
+        copy_array(target, source)
+        np.testing.assert_array_equal(target, expected)
+
+
+def test_many_threads_copy_at_once(eager: None) -> None:
+    source = numbers((100, 120), "f4").T
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(30):
+            target = np.zeros(source.shape, "f4")
+            copy_array(target, source, threads=3)
+            if not np.array_equal(target, source):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_failure_on_a_worker_reaches_the_caller(
+    eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = threading.current_thread()
+
+    def fail(target: Array, source: Array) -> None:
+        if threading.current_thread() is not caller:
+            raise MemoryError("worker")
+
+    monkeypatch.setattr(relayout, "copy_part", fail)
+    with pytest.raises(MemoryError, match="worker"):
+        copy_array(np.empty((64, 64)), np.empty((64, 64)), threads=4)
+
+
+def test_the_native_path_is_taken(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(target: Array, source: Array) -> None:
+        raise AssertionError("numpy copied")
+
+    monkeypatch.setattr(relayout, "copy_blocked", fail)
+    source = numbers((64, 48), "f4")
+    target = np.empty((48, 64), "f4")
+    copy_part(target, source.T)
+    np.testing.assert_array_equal(target, source.T)
+    with pytest.raises(AssertionError, match="numpy copied"):
+        copy_part(target, source.reshape(48, 64))
+
+
+def test_blocks() -> None:
+    source = numbers((3, 300, 200), "f4")
+    target = np.empty((200, 3, 300), "f4")
+    copy_blocked(target, source.transpose(2, 0, 1))
+    np.testing.assert_array_equal(target, source.transpose(2, 0, 1))
+
+
+def test_plans_are_merged_and_widened() -> None:
+    source = np.empty((2, 3, 4, 1, 5), "f4")
+    assert CopyPlan.of(np.empty_like(source), source).dims == (Dimension(120, 4, 4),)
+    pairs = np.empty((6, 7, 2), "f4")
+    plan = CopyPlan.of(np.empty((7, 6, 2), "f4"), pairs.transpose(1, 0, 2))
+    assert plan.size == 8
+    assert plan.dims == (Dimension(7, 48, 8), Dimension(6, 8, 56))
+    assert plan.row == 0
+
+
+def test_contiguous() -> None:
+    array = numbers((30, 20), "f4")
+    assert contiguous(array) is array
+    copy = contiguous(array.T)
+    assert copy.flags.c_contiguous
+    assert copy.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(copy, array.T)
+    native = contiguous(array.astype(">f4"))
+    assert native.dtype.isnative
+    np.testing.assert_array_equal(native, array)
+
+
+@pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", "<f8", "<c8", "<c16"])
+def test_swap_bytes(dtype: str) -> None:
+    array = numbers((5, 7), dtype)
+    swapped = array.copy()
+    swap_bytes(swapped)
+    np.testing.assert_array_equal(swapped.view(np.dtype(dtype).newbyteorder()), array)
+
+
+def test_bytes_of_strided_arrays_are_not_swapped() -> None:
+    with pytest.raises(InputError, match="C-contiguous arrays only"):
+        swap_bytes(numbers((4, 4), "f4").T)
+
+
+def readonly(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "message"),
+    [
+        (np.empty(3), np.empty(4), r"shape \(4,\) to one of \(3,\)"),
+        (np.empty(3), np.empty(3, "f4"), "float32 elements to float64: convert"),
+        (np.empty(3, object), np.empty(3, object), "arrays of object cannot"),
+        (np.empty(3, "S3"), np.empty(3, "S3"), "elements have 1 to 16 bytes"),
+        (readonly(np.empty(3)), np.empty(3), "read-only"),
+        (np.lib.stride_tricks.as_strided(np.empty(1), (3,), (0,)), np.empty(3), "is a broadcast"),
+    ],
+)
+def test_wrong_arrays_are_refused(target: Array, source: Array, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        copy_array(target, source)
+
+
+def test_a_broadcast_source_is_fine(eager: None) -> None:
+    target = np.empty((64, 32), "f4")
+    copy_array(target, np.broadcast_to(np.float32(3), (64, 32)))
+    assert (target == 3).all()
