@@ -248,6 +248,12 @@ class RawBuffer:
         self._check_open("address")
         return self._allocation.address + self._offset
 
+    @property
+    def storage(self) -> tuple[DeviceAllocation, int]:
+        """The allocation it lies in, and its offset there, for work that addresses memory itself."""
+        self._check_open("storage")
+        return self._allocation, self._offset
+
     def host_pointer(self) -> int | None:
         """Its first byte as the host addresses it, or None where the host does not see the memory.
 

@@ -27,11 +27,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """Work given to a stream.
+    """Work given to a device.
 
     Attributes:
         name: what it does, for reports (``copy h2d 4096 B``).
-        stream: the stream whose order it takes part in.
+        stream: the stream whose order it takes part in, or None: only events order it.
         completion: its completion event; ``started_ns`` and ``completed_ns`` of it are set while an
             observer is installed.
         waits: events it waits for, beside earlier work of the stream.
@@ -39,7 +39,7 @@ class Operation:
     """
 
     name: str
-    stream: Stream
+    stream: Stream | None
     completion: Event
     waits: tuple[Event, ...] = ()
     reads: tuple[Access, ...] = ()
@@ -62,7 +62,7 @@ class Observer:
         """What :meth:`opened` named was closed."""
 
     def submitted(self, operation: Operation) -> None:
-        """``operation`` was given to its stream by the calling thread."""
+        """``operation`` was given to its device by the calling thread."""
 
     def stream_waits(self, stream: Stream, event: Event) -> None:
         """Everything given to ``stream`` from now on waits for ``event``."""

@@ -17,17 +17,25 @@ class WorkerPool:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._lock = threading.Lock()
+        self._closed = False
+        # Re-entrant: the garbage collector may submit while this thread is in here.
+        self._lock = threading.RLock()
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Run ``function`` on a worker soon; it must not raise."""
+        """Run ``function`` on a worker soon, or at once when the pool is closed; it must not raise."""
         with self._lock:
-            if self._idle < self._queue.qsize() + 1 and len(self._threads) < self.size:
-                name = f"{self.name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        self._queue.put(function)
+            if not self._closed:
+                if self._idle <= self._queue.qsize() and len(self._threads) < self.size:
+                    self._start()
+                self._queue.put(function)
+                return
+        function()
+
+    def _start(self) -> None:
+        name = f"{self.name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -41,11 +49,14 @@ class WorkerPool:
             function()
             del function  # its closure must not live until the next one comes
 
-    def close(self) -> None:
-        """End the threads after what was submitted; waits for them unless called on one of them."""
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads after what was submitted; ``wait`` for them, except for the calling one."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in self._threads:
+                self._queue.put(None)
+        for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 thread.join()
-        self._threads.clear()

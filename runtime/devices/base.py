@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from gristmill.errors import ClosedError, InputError
 from gristmill.runtime import observer
 from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, check_range
-from gristmill.runtime.events import Event
+from gristmill.runtime.events import Event, when_done
 
 __all__ = [
     "Device",
@@ -307,7 +307,7 @@ class Device(ABC):
     def transfer_stream(self, kind: str) -> Stream:
         """The device's own stream for copies of ``kind`` (``h2d``, ``d2h``, ``d2d``), made when first used.
 
-        It does not chain errors: its copies depend on their ``waits`` only.
+        It does not chain errors, and nobody may rely on its order.
         """
         with self._lock:
             self.check_open()
@@ -331,9 +331,9 @@ class Device(ABC):
     ) -> Event:
         """Copy bytes between two memories of this device, or between it and host memory.
 
-        Runs in the order of ``stream`` (default: the :meth:`transfer_stream` of its kind), after
-        ``waits``. Both memories are held until the returned event is done. Copying 0 bytes is allowed
-        and keeps its place in the order.
+        Runs after ``waits``, and in the order of ``stream``; with None, in no order with other copies.
+        Both memories are held until the returned event is done. Copying 0 bytes is allowed
+        and waits like any other.
         """
         self.check_open()
         check_range("copy destination", destination_offset, nbytes, destination.nbytes)
@@ -345,11 +345,18 @@ class Device(ABC):
             raise InputError(
                 "copy: source and destination overlap; copy through a temporary buffer"
             )
-        kind = copy_kind(destination, source)
-        stream = stream or self.transfer_stream("d2d" if kind == "h2h" else kind)
-        if stream.device is not self:
+        if stream is not None and stream.device is not self:
             raise InputError(f"{stream} is not a stream of {self}")
+        kind = copy_kind(destination, source)
         name = f"copy {kind} {nbytes} B"
+
+        def issue(waits: Sequence[Event], on: Stream) -> Event:
+            if nbytes == 0:
+                return on.enqueue(_nothing, waits=waits, name=name)
+            return self._copy(
+                destination, destination_offset, source, source_offset, nbytes, on, waits, name
+            )
+
         destination.hold()
         try:
             source.hold()
@@ -357,13 +364,11 @@ class Device(ABC):
             destination.drop()
             raise
         try:
-            if nbytes == 0:
-                event = stream.enqueue(_nothing, waits=waits, name=name)
-            else:
-                event = self._copy(
-                    destination, destination_offset, source, source_offset, nbytes,
-                    stream, waits, name,
-                )  # fmt: skip
+            event = (
+                issue(waits, stream)
+                if stream is not None
+                else self._issue_unordered(issue, kind, waits, name)
+            )
         except BaseException:
             destination.drop()
             source.drop()
@@ -376,6 +381,46 @@ class Device(ABC):
             reads, writes = observer.Access(origin, nbytes), observer.Access(target, nbytes)
             self.observe(name, stream, event, waits, (reads,), (writes,))
         return event
+
+    def _issue_unordered(
+        self,
+        issue: Callable[[Sequence[Event], Stream], Event],
+        kind: str,
+        waits: Sequence[Event],
+        name: str,
+    ) -> Event:
+        """Issue a copy on the transfer stream, where it must not hold up others by waiting.
+
+        Events that the device cannot order itself may stay pending for ever, or until a later copy on
+        the same stream is done: such a copy is issued when they are done.
+        """
+        stream = self.transfer_stream("d2d" if kind == "h2h" else kind)
+        foreign = [event for event in waits if not event.done and not self.orders(event)]
+        if not foreign:
+            return issue(waits, stream)
+        result = Event(name)
+
+        def forward(inner: Event) -> None:
+            if inner.error is None:
+                result.complete()
+            else:
+                result.fail(inner.error)
+
+        def go() -> None:
+            try:
+                issue(waits, stream).add_callback(forward)
+            except Exception as error:
+                result.fail(error)
+
+        when_done(foreign, go)
+        return result
+
+    def orders(self, event: Event) -> bool:
+        """Whether streams of this device wait for ``event`` by themselves, and it is sure to end.
+
+        True for events of work that the driver has already; False here.
+        """
+        return False
 
     def _check_ends(self, destination: DeviceAllocation, source: DeviceAllocation) -> None:
         for end in (destination, source):
@@ -391,13 +436,13 @@ class Device(ABC):
     def observe(
         self,
         name: str,
-        stream: Stream,
+        stream: Stream | None,
         event: Event,
         waits: Sequence[Event] = (),
         reads: tuple[observer.Access, ...] = (),
         writes: tuple[observer.Access, ...] = (),
     ) -> None:
-        """Tell the installed debug tools about work that was given to ``stream``."""
+        """Tell the installed debug tools about work; ``stream`` is None when only events order it."""
         operation = observer.Operation(name, stream, event, tuple(waits), reads, writes)
         for tool in observer.active:
             tool.submitted(operation)
