@@ -11,6 +11,7 @@ from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
+from gristmill.compiler.emitters.cpu.sort import SortEmitter
 from gristmill.compiler.emitters.cpu.transpose import TransposeEmitter
 from gristmill.compiler.emitters.cpu.update import ScatterEmitter, UpdateEmitter
 from gristmill.compiler.emitters.elemental import RULES
@@ -25,13 +26,18 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "dot": DotFusionEmitter,
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
+    "sort": SortEmitter,
     "computation": ComputationEmitter,
 }
 
 
 def is_supported(kind: str) -> bool:
     """Whether an operation can be compiled: it has an elemental rule or an emitter of its own."""
-    return kind in RULES or kind in _STRUCTURAL or kind == "scatter"
+    return kind in RULES or kind in _STRUCTURAL or kind in _WHOLE
+
+
+#: Operations without a meaning on single elements: an emitter of their own computes them.
+_WHOLE = frozenset("scatter sort".split())
 
 
 _STRUCTURAL = frozenset("while if case constant fusion func.call func.return parameter".split())

@@ -45,9 +45,12 @@ _LOOP_ONLY = frozenset("pad concatenate dynamic_slice gather bitcast_convert map
 ROOT_KINDS = {
     "dynamic_update_slice": "update",
     "scatter": "scatter",
+    "sort": "sort",
     "convolution": "loop",
     "reduce_window": "loop",
 }
+#: Cluster kinds that absorb data movement only: their tasks are too few to compute operands in.
+MOVEMENT_ONLY = frozenset(("sort",))
 #: Operations that read an operand as a whole; it cannot be computed inside their kernel.
 WHOLE_READERS = frozenset(
     "dot_general scatter convolution reduce_window dynamic_update_slice".split()
@@ -242,7 +245,7 @@ class Clustering:
 
     def _grow(self, cluster: Cluster) -> None:
         """Absorb operands until none fits; several rounds, since a value may become private only later."""
-        changed = cluster.kind not in ("computation", "sort")
+        changed = cluster.kind != "computation"
         while changed:
             changed = False
             for node in sorted(cluster.index, key=lambda n: -n.order):
@@ -312,6 +315,8 @@ class Clustering:
 
     def _joins(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
         """Whether the node can be computed inside the cluster at ``index``."""
+        if cluster.kind in MOVEMENT_ONLY and not is_free(node):
+            return False
         if node.kind == "reduce":
             return self._joins_row(cluster, node, index)
         if node.kind == "dot_general":
