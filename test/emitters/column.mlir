@@ -3,7 +3,7 @@
 
 // A reduction of the major dimension: blocks of rows are accumulated into partials, then the partials are combined.
 // CHECK-LABEL: func.func @kernel_0_column(
-// CHECK-SAME:    %[[X:.*]]: memref<512x512xf32>, %arg1: memref<512xf32>, %arg2: memref<{{[0-9]+}}xi8>
+// CHECK-SAME:    %[[X:.*]]: memref<512x512xf32> {llvm.noalias}, %arg1: memref<512xf32> {llvm.noalias}, %arg2: memref<{{[0-9]+}}xi8>
 // CHECK:         memref.view %arg2
 // CHECK:         scf.for
 // CHECK:             memref.load %[[X]]

@@ -2,7 +2,7 @@
 
 // Data movement is index arithmetic: nothing but the result is stored, and the padded edge is selected, not branched to.
 // CHECK-LABEL: func.func @kernel_0_loop
-// CHECK-SAME:    (%[[X:.*]]: memref<6x8xf32>, %[[Y:.*]]: memref<4x6xf32>,
+// CHECK-SAME:    (%[[X:.*]]: memref<6x8xf32> {llvm.noalias}, %[[Y:.*]]: memref<4x6xf32> {llvm.noalias},
 // CHECK-NOT:     memref.alloc
 // CHECK:         scf.for
 // CHECK:           scf.for

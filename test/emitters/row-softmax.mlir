@@ -3,12 +3,12 @@
 
 // Softmax is one kernel: three loops over a row, the exponentials kept in a row buffer in scratch memory.
 // CHECK-LABEL: func.func @kernel_0_row
-// CHECK-SAME:    (%[[X:.*]]: memref<64x1024xf32>, %[[Y:.*]]: memref<64x1024xf32>, %{{.*}}: memref<1xi8>, %[[S:.*]]: memref<{{.*}}xi8>, %[[B:.*]]: index, %[[E:.*]]: index)
+// CHECK-SAME:    (%[[X:.*]]: memref<64x1024xf32> {llvm.noalias}, %[[Y:.*]]: memref<64x1024xf32> {llvm.noalias}, %arg2: memref<1xi8> {llvm.noalias}, %arg3: memref<4224xi8> {llvm.noalias}, %[[B:.*]]: index, %[[E:.*]]: index)
 // CHECK:         scf.for %[[ROW:.*]] = %[[B]] to %[[E]]
 // CHECK:           %[[MAX:.*]] = scf.for {{.*}} iter_args
 // CHECK:             memref.load %[[X]][%[[ROW]],
 // CHECK:             llvm.intr.maximum
-// CHECK:           %[[KEPT:.*]] = memref.view %[[S]]
+// CHECK:           %[[KEPT:.*]] = memref.view %arg3
 // CHECK:           scf.for {{.*}} iter_args
 // CHECK:             memref.store %{{.*}}, %[[KEPT]]
 // CHECK:             arith.addf {{.*}} fastmath<reassoc>
