@@ -281,7 +281,7 @@ def part_of_complex(r: Rewriter, op: ir.Operation) -> Result:
 def splat_constant(r: Rewriter, op: ir.Operation) -> Result:
     """A constant with one value in every element → a broadcast scalar."""
     kind = r.type(op.results[0])
-    if not kind.rank or not kind.size:
+    if not kind.rank or not kind.size or kind.is_complex:
         return None
     value = r.splat(op.results[0])
     if value is None:

@@ -52,8 +52,9 @@ def is_identity(value: Any, name: str, kind: Tensor) -> bool:
         return bool(value == (-math.inf if name == "maximum" else math.inf))
     if kind.is_pred:
         return bool(value) == (name == "minimum")
-    limits = np.iinfo(value.dtype)
-    return int(value) == (limits.min if name == "maximum" else limits.max)
+    highest = (1 << kind.bits) - 1 if kind.is_unsigned else (1 << (kind.bits - 1)) - 1
+    lowest = 0 if kind.is_unsigned else -highest - 1
+    return int(value) == (lowest if name == "maximum" else highest)
 
 
 def unit_dimensions(r: Rewriter, op: ir.Operation) -> Result:
