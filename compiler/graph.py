@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mlir import ir
 
-from gristmill.compiler.module import array_type, elements_to_numpy, resource_name
+from gristmill.compiler.module import array_type, inline_constant, resource_name
 from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
@@ -78,7 +78,7 @@ class Node:
         value = self.op.attributes["value"]
         if is_resource(value):
             return None
-        return elements_to_numpy(value)
+        return inline_constant(self.op)
 
     @property
     def location(self) -> str:

@@ -127,14 +127,33 @@ def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
         values = np.unpackbits(raw, bitorder="little")[:count].astype(np.bool_)
     else:
         values = np.frombuffer(ctypes.string_at(address, count * element.nbytes), element.dtype)
+        values = normalize_narrow(values, element)
     return (np.full(array.shape, values[0]) if splat else values.reshape(array.shape)).astype(
         element.dtype
     )
 
 
+def normalize_narrow(values: np.ndarray[Any, Any], element: ElementType) -> np.ndarray[Any, Any]:
+    """``values`` with signed sub-byte integers sign-extended in their bytes, as ml_dtypes holds them.
+
+    MLIR holds them zero-extended.
+    """
+    if element.kind != "int" or element.bits >= 8:
+        return values
+    shift = 8 - element.bits
+    return ((values.view(np.int8) << shift) >> shift).view(element.dtype)
+
+
 def elements_from_numpy(data: np.ndarray[Any, Any], element: ElementType) -> ir.Attribute:
-    """A dense elements attribute holding ``data`` (current context)."""
+    """A dense elements attribute holding ``data`` (current context).
+
+    Complex data becomes real data with a trailing dimension of 2, the real and imaginary parts: the bindings cannot
+    hold complex elements attributes. :func:`inline_constant` is the inverse.
+    """
     data = np.asarray(data, dtype=element.dtype, order="C")
+    if element.kind == "complex":
+        part = element_type(element.name[len("complex<") : -1])
+        return elements_from_numpy(data.reshape(*data.shape, 1).view(part.dtype), part)
     kind = ir.RankedTensorType.get(list(data.shape), ir.Type.parse(element.name))
     if data.size == 0:
         return ir.Attribute.parse(f"dense<> : {kind}")
@@ -143,8 +162,24 @@ def elements_from_numpy(data: np.ndarray[Any, Any], element: ElementType) -> ir.
         if data.size == 1 or data.all() or not data.any():
             return ir.DenseElementsAttr.get_splat(kind, ir.BoolAttr.get(bool(data.flat[0])))
         return ir.DenseElementsAttr.get(bits, type=ir.Type.parse("i1"), shape=list(data.shape))
-    raw = data.view(np.uint16) if element.name == "bf16" else data
+    raw = data
+    if element.name == "bf16":
+        raw = data.view(np.uint16)
+    elif element.bits < 8 or (element.is_float and element.bits == 8):
+        raw = data.view(np.uint8) & ((1 << element.bits) - 1)
     return ir.DenseElementsAttr.get(raw, type=ir.Type.parse(element.name), shape=list(data.shape))
+
+
+def inline_constant(op: ir.Operation | ir.OpView) -> np.ndarray[Any, Any]:
+    """The data of an ``hlo.constant`` whose value is not a resource."""
+    data = elements_to_numpy(op.operation.attributes["value"])
+    array = array_type(op.operation.results[0])
+    return data.view(array.element.dtype).reshape(array.shape) if is_complex(array) else data
+
+
+def is_complex(array: ArrayType) -> bool:
+    """Whether the elements are complex numbers."""
+    return array.element.kind == "complex"
 
 
 def constant_value(
@@ -154,7 +189,7 @@ def constant_value(
     value = op.operation.attributes["value"]
     if is_resource(value):
         return constants[resource_name(value)]
-    return elements_to_numpy(value)
+    return inline_constant(op)
 
 
 def is_resource(attribute: ir.Attribute) -> bool:

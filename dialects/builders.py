@@ -66,6 +66,18 @@ def convert(operand: ir.Value, element: str) -> ir.Value:
     return _one("convert", tensor(operand).with_element(element), [operand])
 
 
+def part(operand: ir.Value, which: str) -> ir.Value:
+    """The ``real`` or ``imag`` part of a complex value."""
+    kind = tensor(operand)
+    return _one(which, kind.with_element(kind.element[len("complex<") : -1]), [operand])
+
+
+def complex_(real: ir.Value, imaginary: ir.Value) -> ir.Value:
+    """The complex value of two parts."""
+    kind = tensor(real)
+    return _one("complex", kind.with_element(f"complex<{kind.element}>"), [real, imaginary])
+
+
 def compare(
     lhs: ir.Value, rhs: ir.Value, direction: str, *, compare_type: str | None = None
 ) -> ir.Value:
@@ -89,9 +101,12 @@ def select(pred: ir.Value, on_true: ir.Value, on_false: ir.Value) -> ir.Value:
     return _one("select", on_true.type, [pred, on_true, on_false])
 
 
-def constant(value: ir.Attribute) -> ir.Value:
-    """A constant of an elements attribute: ``dense<…>`` or ``dense_resource<…>``."""
-    return _one("constant", value.type, [], value=value)
+def constant(value: ir.Attribute, kind: Tensor | None = None) -> ir.Value:
+    """A constant of an elements attribute: ``dense<…>`` or ``dense_resource<…>``.
+
+    ``kind`` is needed for complex constants, whose inline value has another type: pairs of real numbers.
+    """
+    return _one("constant", value.type if kind is None else kind, [], value=value)
 
 
 def scalar(value: float | bool, element: str) -> ir.Value:

@@ -44,6 +44,7 @@ from mlir.dialects import irdl
 from gristmill.dialects import hlo
 from gristmill.dialects.hlo import AttributeValue, OpDef
 from gristmill.dialects.locations import location_text
+from gristmill.dialects.types import Tensor
 from gristmill.errors import VerifyError
 
 #: The dialect: operation name (without the prefix) to its definition.
@@ -62,7 +63,7 @@ OPS: dict[str, OpDef] = {
 
 _MIXED = ("launch", "while", "conditional")
 
-_MEMREF = re.compile(r"memref<((?:\d+x)*)([a-z]+)(\d+)>")
+_MEMREF = re.compile(r"memref<((?:\d+x)*)((?:complex<)?[a-z]+\d\w*>?)>")
 
 
 def full_name(name: str) -> str:
@@ -94,9 +95,13 @@ def _nbytes(text: str) -> int:
     match = _MEMREF.fullmatch(text)
     if match is None:
         raise VerifyError(f"type {text} is not a dense, statically shaped buffer")
-    dims, _, bits = match.groups()
+    dims, element = match.groups()
     count = math.prod(int(d) for d in dims.split("x") if d)
-    return count * max(1, int(bits) // 8)
+    return count * _element_bytes(element)
+
+
+def _element_bytes(element: str) -> int:
+    return (Tensor((), element).bits + 7) // 8
 
 
 def nbytes(buffer: ir.Value | ir.Type) -> int:
@@ -259,7 +264,8 @@ def _verify_slice(op: ir.Operation) -> None:
         raise _error(
             op, f"bytes {offset} to {offset + size} are outside the {available} of its source"
         )
-    element = _nbytes(f"memref<{str(op.results[0].type)[len('memref<') : -1].split('x')[-1]}>")
+    match = _MEMREF.fullmatch(str(op.results[0].type))
+    element = _element_bytes(match.group(2)) if match else 1
     if offset % element:
         raise _error(op, f"offset {offset} is not a multiple of the element size {element}")
 

@@ -24,6 +24,9 @@ def _constant(view: OpView) -> None:
     held = parse_tensor(str(value.type))
     if held is None:
         raise Violation("'value' must be a dense elements or dense_resource attribute")
+    if view.result.is_complex and held.element == view.result.element[len("complex<") : -1]:
+        check_shape("'value'", held, (*view.result.shape, 2))  # real and imaginary parts
+        return
     check_type("result", view.result, held)
 
 

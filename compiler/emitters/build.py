@@ -12,8 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from mlir import ir
 from mlir.dialects import arith, memref, scf
+from mlir.dialects import complex as complex_dialect
 
 from gristmill.runtime.types import ArrayType, ElementType
 
@@ -140,15 +142,18 @@ def delinearize(position: Index, shape: Sequence[int]) -> list[Index]:
 
 
 def storage_type(element: ElementType) -> ir.Type:
-    """The memref element type: signless, ``i8`` for ``i1``."""
-    if element.name == "i1":
+    """The memref element type: signless; ``i8`` for everything narrower than a byte."""
+    if element.bits < 8:
         return ir.IntegerType.get_signless(8)
     return register_type(element)
 
 
 def register_type(element: ElementType) -> ir.Type:
-    """The SSA type of one element: signless integers, ``i1`` for predicates, floats as they are."""
-    if element.is_float:
+    """The SSA type of one element: signless integers of its width, floats and complex numbers as they are.
+
+    Floats narrower than 16 bits are integers holding their bits: MLIR gives them no arithmetic.
+    """
+    if element.kind == "complex" or (element.is_float and element.bits >= 16):
         return ir.Type.parse(element.name)
     return ir.IntegerType.get_signless(element.bits)
 
@@ -166,7 +171,17 @@ def bytes_type(nbytes: int) -> ir.MemRefType:
 def constant(element: ElementType, value: Any) -> ir.Value:
     """``value`` (a Python or numpy scalar) as an SSA constant of the element's register type."""
     kind = register_type(element)
-    if element.is_float:
+    if element.kind == "complex":
+        part = ir.ComplexType(kind).element_type
+        real, imaginary = (
+            arith.ConstantOp(part, ir.FloatAttr.get(part, number)).result
+            for number in (complex(value).real, complex(value).imag)
+        )
+        return complex_dialect.CreateOp(kind, real, imaginary).result
+    if element.is_float and element.bits < 16:
+        raw = np.asarray(value, element.dtype).view(np.uint8)
+        value = int(raw) & ((1 << element.bits) - 1)
+    elif element.is_float:
         number = float(value)
         # IEEE bits for the values that have no decimal spelling in MLIR.
         return arith.ConstantOp(kind, ir.FloatAttr.get(kind, number)).result
@@ -218,17 +233,18 @@ def if_else(
 
 
 def load(buffer: ir.Value, index: Sequence[Index], element: ElementType) -> ir.Value:
-    """Load one element; predicates come out as ``i1``."""
+    """Load one element; what is narrower than a byte comes out at its own width."""
     value = memref.LoadOp(buffer, [index_value(i) for i in index]).result
-    if element.name == "i1":
-        return arith.TruncIOp(ir.IntegerType.get_signless(1), value).result
+    if element.bits < 8:
+        return arith.TruncIOp(register_type(element), value).result
     return value
 
 
 def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: ElementType) -> None:
-    """Store one element; predicates go in as one byte."""
-    if element.name == "i1":
-        value = arith.ExtUIOp(ir.IntegerType.get_signless(8), value).result
+    """Store one element; what is narrower than a byte is extended to one, by its sign if it has one."""
+    if element.bits < 8:
+        extend = arith.ExtSIOp if element.kind == "int" else arith.ExtUIOp
+        value = extend(ir.IntegerType.get_signless(8), value).result
     memref.StoreOp(value, buffer, [index_value(i) for i in index])
 
 

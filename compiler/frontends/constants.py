@@ -17,7 +17,12 @@ import numpy as np
 from jaxlib.mlir import ir as source_ir
 from mlir import ir
 
-from gristmill.compiler.module import INLINE_CONSTANT_BYTES, elements_from_numpy, elements_to_numpy
+from gristmill.compiler.module import (
+    INLINE_CONSTANT_BYTES,
+    elements_from_numpy,
+    elements_to_numpy,
+    normalize_narrow,
+)
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ArrayType, ElementType
 
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _RESOURCE_NAME = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[^>]*)>')
+_DENSE = re.compile(r"\bdense<(.*)> : tensor<[^>]*>>", re.DOTALL)
+_PAIR = re.compile(r"\(([^(),]+),([^(),]+)\)")
 _BYTECODE_VERSION = 1  # the oldest with dense data as bytes, so that any MLIR release reads it
 _RESOURCE_ALIGNMENT_BYTES = 4  # a printed blob starts with its alignment
 
@@ -63,6 +70,23 @@ class ConstantImporter:
             known = self._convert(value, array, module)
             self._converted[value] = known
         return known
+
+    def convert_complex(
+        self, op: source_ir.Operation, array: ArrayType, module: source_ir.Operation
+    ) -> Constant:
+        """Convert the value of ``op``, a constant of complex type.
+
+        It is read from the op's text: the bindings raise an error for complex elements attributes.
+        """
+        match = _DENSE.search(str(op.get_asm(print_generic_op_form=True)))
+        if match is None:
+            return self.convert(op.attributes["value"], array, module)
+        data = _complex_data(match.group(1), array)
+        if array.nbytes < INLINE_CONSTANT_BYTES:
+            return Constant(elements_from_numpy(data, array.element))
+        if data.tobytes() == data.reshape(-1)[:1].tobytes() * array.size:
+            return Constant(elements_from_numpy(data.reshape(-1)[0], array.element), splat=True)
+        return self._resource(data, array)
 
     def _convert(
         self, value: source_ir.Attribute, array: ArrayType, module: source_ir.Operation
@@ -102,6 +126,26 @@ class ConstantImporter:
         return _from_raw(raw, array, match.group(0))
 
 
+def _complex_data(text: str, array: ArrayType) -> Array:
+    """The data of a complex ``dense<TEXT>``: hexadecimal bytes, or pairs of numbers."""
+    if text.startswith('"0x'):
+        values = np.frombuffer(bytes.fromhex(text[3:-1]), array.element.dtype)
+    else:
+        part = np.dtype(np.float32 if array.element.nbytes == 8 else np.float64)
+        numbers = [_number(t, part) for pair in _PAIR.findall(text) for t in pair]
+        values = np.array(numbers, part).view(array.element.dtype)
+    if values.size == 1 != array.size:
+        return np.full(array.shape, values[0])
+    return values.reshape(array.shape).copy()
+
+
+def _number(text: str, dtype: np.dtype[Any]) -> Any:
+    """A number as MLIR prints it: decimal, or its bits where that would not be exact (NaN, infinity)."""
+    if text.strip().startswith("0x"):
+        return np.array(int(text, 16), f"u{dtype.itemsize}").view(dtype)
+    return dtype.type(text)
+
+
 def _inline(value: source_ir.DenseElementsAttr, array: ArrayType) -> ir.Attribute:
     if array.size == 0:
         return ir.Attribute.parse(f"dense<> : tensor<{array}>")
@@ -112,14 +156,16 @@ def _inline(value: source_ir.DenseElementsAttr, array: ArrayType) -> ir.Attribut
 
 
 def _data(value: source_ir.DenseElementsAttr, array: ArrayType) -> Array:
-    if array.element.name == "bf16":
+    element = array.element
+    narrow = element.bits < 8 and element.name != "i1"
+    if narrow or (element.is_float and (element.bits == 8 or element.name == "bf16")):
         return _data_through_bytecode(value)
     view = memoryview(cast("Buffer", value))  # the stubs omit the buffer protocol
     return np.frombuffer(view, array.element.dtype).reshape(array.shape)
 
 
 def _data_through_bytecode(value: source_ir.DenseElementsAttr) -> Array:
-    """One copy of the data of a type that jaxlib's buffer protocol does not know (bf16)."""
+    """One copy of the data of a type that jaxlib's buffer protocol does not know (bf16, narrow ones)."""
     stream = BytesIO()
     with value.context, source_ir.Location.unknown():
         carrier = source_ir.Module.create()
@@ -150,4 +196,4 @@ def _from_raw(raw: bytes, array: ArrayType, what: str) -> Array:
         raise UnsupportedError(
             f"{what} holds {len(raw)} bytes; tensor<{array}> needs {array.nbytes}"
         )
-    return np.frombuffer(raw, element.dtype).reshape(array.shape)
+    return normalize_narrow(np.frombuffer(raw, element.dtype), element).reshape(array.shape)

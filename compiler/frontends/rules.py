@@ -137,7 +137,10 @@ def _constant(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     importer = scope.importer
     result = results(op)[0].type
     array = importer.array(result)
-    constant = importer.constants.convert(op.attributes["value"], array, importer.source)
+    if array.element.kind == "complex":
+        constant = importer.constants.convert_complex(op, array, importer.source)
+    else:
+        constant = importer.constants.convert(op.attributes["value"], array, importer.source)
     if not constant.splat:
         return scope.emit(op, "constant", value=constant.value)
     scalar = ir.Type.parse(f"tensor<{array.element.name}>")
@@ -153,7 +156,7 @@ def _compare(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     element = scope.importer.array(operands(op)[0].type).element
     if "compare_type" in op.attributes:
         kind = stablehlo.ComparisonTypeAttr(op.attributes["compare_type"]).value
-    elif element.is_float:
+    elif element.is_float or element.kind == "complex":
         kind = "FLOAT"
     else:
         kind = "UNSIGNED" if element.is_unsigned else "SIGNED"
@@ -162,12 +165,15 @@ def _compare(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
 
 
 def _real(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
-    scope.importer.array(operands(op)[0].type)
-    return scope.operands(op)  # complex types are refused above: the operand is real
+    if scope.importer.array(operands(op)[0].type).element.kind == "complex":
+        return scope.emit(op, "real")
+    return scope.operands(op)
 
 
 def _imag(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     element = scope.importer.array(operands(op)[0].type).element
+    if element.kind == "complex":
+        return scope.emit(op, "imag")
     text = f"tensor<{element.name}>"
     zero = ir.Attribute.parse(f"dense<0.0> : {text}")
     value = scope.emit(op, "constant", [], [ir.Type.parse(text)], value=zero)

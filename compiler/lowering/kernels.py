@@ -29,6 +29,7 @@ _PASSES: tuple[str, ...] = (
     # Reductions keep their written order unless the operation itself allows reassociation.
     "convert-vector-to-llvm{reassociate-fp-reductions=false}",
     "finalize-memref-to-llvm",
+    "convert-complex-to-llvm",
     "convert-math-to-llvm",
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",

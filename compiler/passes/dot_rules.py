@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of ``canonicalize-hlo`` that let ``dot_general`` absorb transposes into its dimension numbers."""
+"""Rules of ``canonicalize-hlo`` for ``dot_general``.
+
+Transposes are absorbed into the dimension numbers, and products of complex and narrow numbers become products of the
+types that the dot emitter computes with.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from mlir import ir
 
 from gristmill.compiler.passes.rewriting import Rewriter, Rule
 from gristmill.dialects import builders, hlo
+from gristmill.dialects.types import Tensor
 
 Result = Sequence[ir.Value] | None
 
@@ -38,6 +43,7 @@ def _rebuild(
     operands: Sequence[ir.Value],
     numbers: dict[str, list[int]],
     options: dict[str, hlo.AttributeValue],
+    element: str | None = None,
 ) -> ir.Value:
     return builders.dot_general(
         operands[0],
@@ -46,9 +52,56 @@ def _rebuild(
         rhs_batching_dimensions=numbers["rhs_batching_dimensions"],
         lhs_contracting_dimensions=numbers["lhs_contracting_dimensions"],
         rhs_contracting_dimensions=numbers["rhs_contracting_dimensions"],
-        element=r.type(op.results[0]).element,
+        element=element or r.type(op.results[0]).element,
         **options,
     )
+
+
+def complex_product(r: Rewriter, op: ir.Operation) -> Result:
+    """A product of complex numbers → four products of their parts."""
+    result = r.type(op.results[0])
+    if not all(r.type(value).is_complex for value in (*op.operands, op.results[0])):
+        return None
+    numbers, options = _numbers(op), _options(op)
+    options.pop("algorithm", None)
+    element = result.element[len("complex<") : -1]
+    lhs, rhs = (
+        [builders.part(value, "real"), builders.part(value, "imag")] for value in op.operands
+    )
+
+    def product(i: int, j: int) -> ir.Value:
+        return _rebuild(r, op, [lhs[i], rhs[j]], numbers, options, element)
+
+    real = builders.subtract(product(0, 0), product(1, 1))
+    imaginary = builders.add(product(0, 1), product(1, 0))
+    return [builders.complex_(real, imaginary)]
+
+
+def narrow_product(r: Rewriter, op: ir.Operation) -> Result:
+    """Operands and results narrower than ``bf16`` and ``i8`` → ``f32``, ``i8`` and ``i32``, with conversions."""
+    types = [r.type(value) for value in (*op.operands, op.results[0])]
+    wide = [_widened(kind) for kind in types]
+    if wide == [kind.element for kind in types]:
+        return None
+    operands = [
+        value if kind == r.type(value).element else builders.convert(value, kind)
+        for value, kind in zip(op.operands, wide[:2], strict=True)
+    ]
+    element = wide[2]
+    if types[2].is_integer and types[2].bits < 8:
+        element = "ui32" if types[2].is_unsigned else "i32"
+    options = _options(op)
+    options.pop("algorithm", None)
+    product = _rebuild(r, op, operands, _numbers(op), options, element)
+    return [product if element == types[2].element else builders.convert(product, types[2].element)]
+
+
+def _widened(kind: Tensor) -> str:
+    if kind.is_float and kind.bits < 16:
+        return "f32"
+    if kind.is_integer and kind.bits < 8:
+        return "ui8" if kind.is_unsigned else "i8"
+    return kind.element
 
 
 def transposed_operand(r: Rewriter, op: ir.Operation) -> Result:
@@ -108,6 +161,6 @@ def transposed_result(r: Rewriter, op: ir.Operation) -> Result:
 
 #: Op name to the rules that are tried on it, in order.
 RULES: dict[str, tuple[Rule, ...]] = {
-    "dot_general": (transposed_operand,),
+    "dot_general": (complex_product, narrow_product, transposed_operand),
     "transpose": (transposed_result,),
 }

@@ -139,7 +139,7 @@ class _Folder:
     def _constant(self, data: Array, result: Tensor) -> ir.Value:
         element = ELEMENT_TYPES[result.element]
         if data.size * element.nbytes < INLINE_CONSTANT_BYTES:
-            return builders.constant(elements_from_numpy(data, element))
+            return builders.constant(elements_from_numpy(data, element), result)
         stored = np.ascontiguousarray(data, element.dtype)
         stored.flags.writeable = False
         return self._resource(stored, result, "folded")

@@ -16,7 +16,7 @@ from mlir import ir
 
 from gristmill.compiler.module import (
     HloModule,
-    elements_to_numpy,
+    inline_constant,
     is_resource,
     resource_name,
 )
@@ -227,7 +227,7 @@ class Rewriter:
         attribute = op.attributes["value"]
         if is_resource(attribute):
             return self.module.constants.get(resource_name(attribute))
-        return elements_to_numpy(attribute)
+        return inline_constant(op)
 
     def replace(self, op: ir.Operation, values: Sequence[ir.Value]) -> None:
         """Let ``values`` take the place of the op's results and erase the op."""
@@ -273,7 +273,7 @@ class Rewriter:
         if is_resource(attribute) or kind.element not in ELEMENT_TYPES:
             return None
         if kind.size == 1 or ir.DenseElementsAttr(attribute).is_splat:
-            data = elements_to_numpy(attribute)
+            data = inline_constant(op)
             return data.reshape(-1)[0:1].reshape(()) if data.size else None
         return None
 

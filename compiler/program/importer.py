@@ -70,7 +70,7 @@ class _Importer:
         self.specs = specs
         self.functions = module.functions()
         self.computations: dict[str, _Computation] = {}
-        self.constants: dict[ir.Attribute, Value] = {}
+        self.constants: dict[tuple[ir.Attribute, ArrayType], Value] = {}
         self.data: list[Constant] = []
         self.count = 0
 
@@ -142,12 +142,12 @@ class _Importer:
 
     def constant(self, op: ir.Operation) -> Value:
         attribute = op.attributes["value"]
-        known = self.constants.get(attribute)
+        kind = array_type(op.results[0])
+        known = self.constants.get((attribute, kind))
         if known is None:
-            kind = array_type(op.results[0])
             index = len(self.data)
             self.data.append(Constant(f"c{index}", kind, constant_value(op, self.module.constants)))
-            known = self.constants[attribute] = self.value(kind, "constant", index)
+            known = self.constants[attribute, kind] = self.value(kind, "constant", index)
         return known
 
     def loop(

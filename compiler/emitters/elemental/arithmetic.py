@@ -17,6 +17,7 @@ from mlir.dialects import arith, math
 
 from gristmill.compiler.emitters import math as library
 from gristmill.compiler.emitters.build import constant, register_type
+from gristmill.compiler.emitters.elemental import complex_arithmetic
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType, element_type
 
@@ -179,6 +180,8 @@ TRANSCENDENTAL = frozenset(
 
 def binary(kind: str, e: ElementType, a: ir.Value, b: ir.Value, fastmath: Any = None) -> ir.Value:
     """``kind(a, b)`` for operands of element type ``e``."""
+    if e.kind == "complex":
+        return complex_arithmetic.binary(kind, e, a, b, fastmath)
     if not e.is_float:
         if kind not in _INT_BINARY:
             raise UnsupportedError(f"{kind} of {e.name} is not supported", op=kind)
@@ -193,7 +196,9 @@ def binary(kind: str, e: ElementType, a: ir.Value, b: ir.Value, fastmath: Any = 
 
 
 def unary(kind: str, e: ElementType, a: ir.Value) -> ir.Value:
-    """``kind(a)`` for an operand of element type ``e`` (result of the same type)."""
+    """``kind(a)`` for an operand of element type ``e``; of the same type, or of the part's for complex ``abs``."""
+    if e.kind == "complex":
+        return complex_arithmetic.unary(kind, e, a)
     if e.is_float:
         if kind == "sign":
             return _float_sign(e, a)
@@ -258,6 +263,8 @@ _UNSIGNED = {"EQ": _P.eq, "NE": _P.ne, "GE": _P.uge, "GT": _P.ugt, "LE": _P.ule,
 
 def compare(direction: str, kind: str, e: ElementType, a: ir.Value, b: ir.Value) -> ir.Value:
     """``a direction b`` as ``i1``; ``kind`` TOTALORDER orders -NaN < -inf < … < -0 < +0 < … < NaN."""
+    if e.kind == "complex":
+        return complex_arithmetic.compare(direction, a, b)
     if not e.is_float:
         return _compare_int((_UNSIGNED if e.is_unsigned else _SIGNED)[direction], a, b)
     if kind == "TOTALORDER":
@@ -275,6 +282,8 @@ def _total_order(e: ElementType, a: ir.Value) -> ir.Value:
 
 def select(condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
     """``condition ? then : otherwise``."""
+    if complex_arithmetic.is_complex_value(then):
+        return complex_arithmetic.select(condition, then, otherwise)
     return _select(condition, then, otherwise)
 
 
@@ -288,6 +297,8 @@ def convert(source: ElementType, target: ElementType, value: ir.Value) -> ir.Val
     and NaN becomes 0 in integers, integers wrap, anything non-zero is true."""
     if source == target:
         return value
+    if source.kind == "complex" or target.kind == "complex":
+        return _convert_complex(source, target, value)
     if target.kind == "pred":
         return _to_predicate(source, value)
     if source.is_float and target.is_float:
@@ -302,6 +313,19 @@ def convert(source: ElementType, target: ElementType, value: ir.Value) -> ir.Val
     if target.bits < source.bits:
         return arith.TruncIOp(kind, value).result
     return (arith.ExtUIOp if source.is_unsigned else arith.ExtSIOp)(kind, value).result
+
+
+def _convert_complex(source: ElementType, target: ElementType, value: ir.Value) -> ir.Value:
+    """Complex numbers convert part by part; a real target takes the real part, a real source has imaginary part 0."""
+    if source.kind != "complex":
+        part = complex_arithmetic.part_type(target)
+        return complex_arithmetic.create(convert(source, part, value), constant(part, 0))
+    part = complex_arithmetic.part_type(source)
+    real, imaginary = complex_arithmetic.parts(value)
+    if target.kind != "complex":
+        return convert(part, target, real)
+    wanted = complex_arithmetic.part_type(target)
+    return complex_arithmetic.create(convert(part, wanted, real), convert(part, wanted, imaginary))
 
 
 def _to_predicate(source: ElementType, value: ir.Value) -> ir.Value:

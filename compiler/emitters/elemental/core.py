@@ -21,7 +21,7 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.elemental import arithmetic
+from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic
 from gristmill.compiler.graph import Graph, Node
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType
@@ -145,7 +145,7 @@ def from_index(element: ElementType, index: Index) -> ir.Value:
     """An ``index`` converted to any real element type."""
     if isinstance(index, int):
         return build.constant(element, index)
-    if element.is_float:
+    if element.is_float or element.kind == "complex":
         # 32-bit integers convert to floats in one vector instruction; 64-bit ones do not before AVX-512.
         wide = ir.IntegerType.get_signless(32)
         source = arithmetic.element_type("i32")
@@ -166,7 +166,13 @@ def _binary(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
 
 
 def _unary(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
-    return arithmetic.unary(node.kind, node.type.element, e.value(node.operands[0], index))
+    operand = node.operands[0]
+    return arithmetic.unary(node.kind, operand.type.element, e.value(operand, index))
+
+
+def _complex(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
+    real, imaginary = (e.value(operand, index) for operand in node.operands)
+    return complex_arithmetic.create(real, imaginary)
 
 
 def _compare(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
@@ -219,7 +225,7 @@ def _constant(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
 
 _UNARY = (
     "abs cbrt ceil cosine count_leading_zeros exponential exponential_minus_one floor log log_plus_one logistic "
-    "negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh erf erfc"
+    "negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh erf erfc real imag"
 ).split()
 _BINARY = (
     "add multiply maximum minimum and or xor subtract divide power remainder atan2 shift_left "
@@ -231,6 +237,7 @@ RULES.update(dict.fromkeys(_BINARY, _binary))
 RULES.update(
     {
         "compare": _compare,
+        "complex": _complex,
         "select": _select,
         "clamp": _clamp,
         "convert": _convert,

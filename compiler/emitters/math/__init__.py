@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from mlir import ir
 
+from gristmill.compiler.emitters.math import _complex
 from gristmill.compiler.emitters.math._error_function import erf, erfc
 from gristmill.compiler.emitters.math._exponential import (
     exponential,
@@ -30,7 +31,18 @@ from gristmill.compiler.emitters.math._rounding import remainder, round_nearest_
 from gristmill.compiler.emitters.math._trigonometry import atan2, cosine, sine, tan
 from gristmill.compiler.emitters.math._values import Value, element_name
 
-__all__ = ["FUNCTIONS", "emit", "supported"]
+__all__ = [
+    "COMPLEX_FUNCTIONS",
+    "FUNCTIONS",
+    "Parts",
+    "emit",
+    "emit_complex",
+    "emit_magnitude",
+    "supported",
+]
+
+#: Real and imaginary part of a complex number.
+Parts = tuple[ir.Value[ir.Type], ir.Value[ir.Type]]
 
 _UNARY: dict[str, Callable[[Value], Value]] = {
     "cbrt": cbrt,
@@ -79,3 +91,36 @@ def emit(name: str, operands: Sequence[ir.Value[ir.Type]]) -> ir.Value[ir.Type]:
         return _UNARY[name](Value(operand)).value
     lhs, rhs = operands
     return _BINARY[name](Value(lhs), Value(rhs)).value
+
+
+#: The functions of complex numbers, by hlo operation name.
+COMPLEX_FUNCTIONS = frozenset({*_complex.UNARY, *_complex.BINARY})
+
+
+def emit_complex(name: str, operands: Sequence[Parts]) -> Parts:
+    """Emit the complex function ``name`` of :data:`COMPLEX_FUNCTIONS` at the current insertion point.
+
+    All parts have one type, ``f32`` or ``f64``; ``f32`` is computed in ``f64`` and rounded once.
+    """
+    wide = [_widened(operand) for operand in operands]
+    if name in _complex.UNARY:
+        (operand,) = wide
+        result = _complex.UNARY[name](operand)
+    else:
+        lhs, rhs = wide
+        result = _complex.BINARY[name](lhs, rhs)
+    single = element_name(operands[0][0].type) == "f32"
+    real, imaginary = (part.narrow() if single else part for part in result)
+    return real.value, imaginary.value
+
+
+def emit_magnitude(parts: Parts) -> ir.Value[ir.Type]:
+    """Emit the absolute value of a complex number, exact to a rounding for ``f32`` parts."""
+    if element_name(parts[0].type) == "f32":
+        return _complex.short_magnitude(_widened(parts)).narrow().value
+    return _complex.magnitude(_widened(parts)).value
+
+
+def _widened(parts: Parts) -> _complex.Complex:
+    real, imaginary = Value(parts[0]), Value(parts[1])
+    return (real.widen(), imaginary.widen()) if real.element == "f32" else (real, imaginary)
