@@ -20,6 +20,7 @@ import enum
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any
@@ -114,24 +115,17 @@ class Event:
             self._traceback = error.__traceback__ if error is not None else None
             self._state = state
             callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            self._call(callback)
+        if callbacks:
+            _dispatch([(self, callback) for callback in callbacks])
         return True
-
-    def _call(self, callback: Callback) -> None:
-        try:
-            callback(self)
-        except Exception as error:
-            # One consumer's fault must not keep the others from running; the interpreter reports it.
-            sys.excepthook(type(error), error, error.__traceback__)
 
     # Waiting
 
     def add_callback(self, callback: Callback) -> None:
         """Call ``callback(event)`` once the event is done: at once, on this thread, if it is already.
 
-        Otherwise it runs on the completing thread and must not block. An exception in a callback is
-        reported through ``sys.excepthook`` and stops nothing.
+        Otherwise it runs on the completing thread, after the callbacks that thread is in, and must
+        not block. An exception in a callback is reported through ``sys.excepthook`` and stops nothing.
         """
         if not self.done:
             with self._lock:
@@ -140,7 +134,7 @@ class Event:
                         self._callbacks = []
                     self._callbacks.append(callback)
                     return
-        self._call(callback)
+        _call(self, callback)
 
     def remove_callback(self, callback: Callback) -> None:
         """Forget a callback that has not run; does nothing when there is none."""
@@ -208,6 +202,43 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self._state.value}>"
+
+
+class _Due(threading.local):
+    """Callbacks the current thread is about to run, or None when it runs none."""
+
+    queue: deque[tuple[Event, Callback]] | None = None
+
+
+_due = _Due()
+
+
+def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
+    """Run callbacks; those of events that they complete run after them, not inside them.
+
+    So a chain of events of any length needs no stack. An interrupt does not keep the others from running.
+    """
+    if _due.queue is not None:
+        _due.queue.extend(callbacks)
+        return
+    queue = _due.queue = deque(callbacks)
+    interrupt: BaseException | None = None
+    while queue:
+        try:
+            _call(*queue.popleft())
+        except BaseException as error:
+            interrupt = error
+    _due.queue = None
+    if interrupt is not None:
+        raise interrupt
+
+
+def _call(event: Event, callback: Callback) -> None:
+    try:
+        callback(event)
+    except Exception as error:
+        # One consumer's fault must not keep the others from running; the interpreter reports it.
+        sys.excepthook(type(error), error, error.__traceback__)
 
 
 def ready(name: str = "ready") -> Event:

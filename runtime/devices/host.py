@@ -241,15 +241,13 @@ class HostDevice(Device):
         self._reserve(nbytes)
         try:
             address, owner, give_back = _host_block(nbytes)
-        except ResourceExhaustedError:
+        except (ResourceExhaustedError, MemoryError) as error:
             self.count_allocation(-nbytes)
-            raise
-        except MemoryError:
-            self.count_allocation(-nbytes)
+            live = self.statistics().live_bytes
             raise ResourceExhaustedError(
-                f"{self} cannot get {nbytes} bytes: the system is out of memory; it has "
-                f"{self.statistics().live_bytes} bytes in use"
-            ) from None
+                f"{self} cannot get {nbytes} bytes beside the {live} it has in use: "
+                f"{str(error) or 'the system is out of memory'}"
+            ) from error
 
         def release() -> None:
             give_back()
