@@ -11,6 +11,7 @@ from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
+from gristmill.compiler.emitters.cpu.select_and_scatter import SelectAndScatterEmitter
 from gristmill.compiler.emitters.cpu.sort import SortEmitter
 from gristmill.compiler.emitters.cpu.transpose import TransposeEmitter
 from gristmill.compiler.emitters.cpu.update import ScatterEmitter, UpdateEmitter
@@ -27,6 +28,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
+    "select_and_scatter": SelectAndScatterEmitter,
     "computation": ComputationEmitter,
 }
 
@@ -37,7 +39,7 @@ def is_supported(kind: str) -> bool:
 
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
-_WHOLE = frozenset("scatter sort".split())
+_WHOLE = frozenset("scatter sort select_and_scatter".split())
 
 
 _STRUCTURAL = frozenset("while if case constant fusion func.call func.return parameter".split())

@@ -46,11 +46,19 @@ ROOT_KINDS = {
     "dynamic_update_slice": "update",
     "scatter": "scatter",
     "sort": "sort",
+    "select_and_scatter": "select_and_scatter",
+    "triangular_solve": "triangular_solve",
+    "cholesky": "cholesky",
+    "rng_bit_generator": "rng_bit_generator",
+    "rng": "rng",
+    "fft": "fft",
     "convolution": "loop",
     "reduce_window": "loop",
 }
 #: Cluster kinds that absorb data movement only: their tasks are too few to compute operands in.
-MOVEMENT_ONLY = frozenset(("sort",))
+MOVEMENT_ONLY = frozenset(
+    "sort select_and_scatter triangular_solve cholesky rng_bit_generator rng fft".split()
+)
 #: Operations that read an operand as a whole; it cannot be computed inside their kernel.
 WHOLE_READERS = frozenset(
     "dot_general scatter convolution reduce_window dynamic_update_slice".split()
