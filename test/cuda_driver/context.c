@@ -9,6 +9,7 @@
 enum { STACK_DEPTH = 32 };
 
 Context *sim_contexts[MAX_DEVICES];
+static int retained[MAX_DEVICES];  // a reset does not change it
 static _Thread_local Context *stack[STACK_DEPTH];
 static _Thread_local int depth;
 
@@ -110,7 +111,7 @@ API cuDevicePrimaryCtxRetain(Context **context, CUdevice device) {
         made->null_stream = sim_stream_new(made, 0, 0);
         sim_contexts[device] = made;
     }
-    sim_contexts[device]->retained++;
+    retained[device]++;
     *context = sim_contexts[device];
     return sim_leave(SUCCESS);
 }
@@ -127,9 +128,8 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     CUresult late = sim_gate(__func__, NEEDS_INIT | DESTROYS);
     if (late == NOT_INITIALIZED) return sim_leave(late);
     if (device < 0 || device >= sim_devices) return sim_leave(INVALID_DEVICE);
-    Context *context = sim_contexts[device];
-    if (!context) return sim_leave(INVALID_CONTEXT);
-    if (--context->retained == 0) destroy(context);
+    if (!retained[device]) return sim_leave(INVALID_CONTEXT);
+    if (--retained[device] == 0 && sim_contexts[device]) destroy(sim_contexts[device]);
     return sim_leave(late);
 }
 

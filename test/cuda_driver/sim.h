@@ -46,7 +46,6 @@ typedef struct Object {
 typedef struct Context {
     Object object;
     int device;
-    int retained;
     CUresult fault;  // of the first operation that failed: every later call returns it
     struct Stream *null_stream;
     struct Pool *default_pool, *current_pool;
