@@ -37,8 +37,8 @@ STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact
 
 #: The passes from ``hlo`` to ``fused``, as a pipeline string.
 DEFAULT_PIPELINE = (
-    "inline-calls,dce-hlo,canonicalize-hlo,fold-constants,canonicalize-hlo,cse-hlo,dce-hlo,check-supported,"
-    "fuse,dce-hlo"
+    "inline-calls,dce-hlo,simplify-loops,canonicalize-hlo,fold-constants,"
+    "canonicalize-hlo{remove-barriers=true},inline-calls,cse-hlo,dce-hlo,check-supported,fuse,dce-hlo"
 )
 
 Observer = Callable[[str], None]

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from mlir import ir
 
+from gristmill.compiler.diagnostics import location_text
 from gristmill.compiler.emitters.registry import is_supported
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.base import Pass
@@ -31,7 +32,9 @@ class CheckSupportedPass(Pass):
 
         def visit(op: ir.Operation) -> ir.WalkResult:
             if op.name.startswith(("hlo.", "hlov.")) and not is_supported(hlo.short_name(op)):
-                items.append(f"{_location(op)}{_describe(op)} is not supported on the CPU yet")
+                where = location_text(op.location)
+                prefix = f"{where}: " if where else ""
+                items.append(f"{prefix}{_describe(op)} is not supported on the CPU yet")
             return ir.WalkResult.ADVANCE
 
         module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
@@ -44,8 +47,3 @@ def _describe(op: ir.Operation) -> str:
     if name == "custom_call":
         return f"custom_call @{hlo.string(op, 'call_target_name')}"
     return name
-
-
-def _location(op: ir.Operation) -> str:
-    text = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
-    return "" if text == "unknown" else f"{text}: "

@@ -22,17 +22,17 @@ from gristmill.dialects import hlo
 class FusePass(Pass):
     """Replace operations by ``fusion`` ops whose computations are compiled as one kernel each.
 
-    Requires: calls inlined. Guarantees: in ``main`` and in the computations of every ``while``, ``if`` and ``case``
-    reached from it there are only ``fusion``, ``while``, ``if``, ``case``, ``constant``, ``reshape`` (a renamed buffer)
-    and ``func.return``. A loop or branch over small values becomes a ``computation`` fusion as a whole. Does not handle
-    unknown operations: they become fusions of a kind named after the op, which no emitter may have.
+    Requires: calls inlined, barriers removed. Guarantees: in ``main`` and in the computations of every ``while``,
+    ``if`` and ``case`` reached from it there are only ``fusion``, ``while``, ``if``, ``case``, ``constant``,
+    ``reshape`` (a renamed buffer) and ``func.return``. A loop or branch over small values becomes a ``computation``
+    fusion as a whole. Does not handle unknown operations: they become fusions of a kind named after the op, which
+    no emitter may have.
     """
 
     name: ClassVar[str] = "fuse"
 
     def run(self, module: HloModule) -> None:
         """Fuse in place."""
-        _drop_barriers(module)
         functions = module.functions()
         graphs = {name: load_graph(op) for name, op in functions.items()}
         numbers = _Numbers()
@@ -43,23 +43,6 @@ class FusePass(Pass):
                 continue
             done.add(name)
             pending += _Fuser(module, graphs[name], graphs, numbers).run()
-
-
-def _drop_barriers(module: HloModule) -> None:
-    """Forward the operands of every ``optimization_barrier``: nothing before this pass may look through one, and
-    kernels compute the same values with or without it."""
-    barriers: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "hlov.optimization_barrier":
-            barriers.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    for op in barriers:
-        for result, operand in zip(op.results, op.operands, strict=True):
-            result.replace_all_uses_with(operand)
-        op.erase()
 
 
 class _Numbers:
