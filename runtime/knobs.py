@@ -78,6 +78,15 @@ def _milliseconds(text: str) -> int:
     return value
 
 
+def _bytes(text: str) -> int:
+    """A number of bytes, with an optional suffix K, M, G or T (powers of 1024)."""
+    unit = "KMGT".find(text[-1].upper()) + 1
+    value = int(text[:-1] if unit else text) << (10 * unit)
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
+
+
 CPU = Knob(
     "GRISTMILL_CPU",
     str,
@@ -99,10 +108,31 @@ POOL_MB = Knob(
     0,
     "megabytes of result and arena memory kept for reuse; default: 1024, at most 1/8 of the RAM",
 )
+HOST_MEMORY_LIMIT = Knob(
+    "GRISTMILL_HOST_MEMORY_LIMIT",
+    _bytes,
+    0,
+    "bytes (suffix K, M, G or T) that each host memory allocator may have in use; default: the RAM",
+)
+HOST_POOL_SLOTS = Knob(
+    "GRISTMILL_HOST_POOL_SLOTS",
+    _count,
+    4096,
+    "slots for each primitive type that a host memory pool may grow to",
+)
 PERF_MAP = Knob(
     "GRISTMILL_PERF_MAP", _flag, False, "1: append JIT symbols to /tmp/perf-PID.map for perf"
 )
 GDB_JIT = Knob("GRISTMILL_GDB_JIT", _flag, False, "1: register JIT objects with GDB")
 
 #: All knobs, in the order of the documentation table.
-KNOBS = (CPU, NUM_THREADS, SPIN_MS, POOL_MB, PERF_MAP, GDB_JIT)
+KNOBS = (
+    CPU,
+    NUM_THREADS,
+    SPIN_MS,
+    POOL_MB,
+    HOST_MEMORY_LIMIT,
+    HOST_POOL_SLOTS,
+    PERF_MAP,
+    GDB_JIT,
+)
