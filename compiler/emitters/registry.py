@@ -10,6 +10,7 @@ from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
+from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
 from gristmill.compiler.emitters.cpu.select_and_scatter import SelectAndScatterEmitter
 from gristmill.compiler.emitters.cpu.sort import SortEmitter
@@ -28,6 +29,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
+    "rng_bit_generator": RngBitGeneratorEmitter,
     "select_and_scatter": SelectAndScatterEmitter,
     "computation": ComputationEmitter,
 }
@@ -39,7 +41,7 @@ def is_supported(kind: str) -> bool:
 
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
-_WHOLE = frozenset("scatter sort select_and_scatter".split())
+_WHOLE = frozenset("scatter sort select_and_scatter rng_bit_generator".split())
 
 
 _STRUCTURAL = frozenset("while if case constant fusion func.call func.return parameter".split())
