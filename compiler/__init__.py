@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The compiler: everything that needs MLIR (see docs/architecture.md)."""

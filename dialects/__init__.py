@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The ``hlo`` and ``rt`` dialects: definitions, builders and verifiers."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Kernel emitters: from a fused computation to MLIR loops."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Kernel emitters for CPUs, one module a fusion kind."""
