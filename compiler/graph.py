@@ -86,6 +86,14 @@ class Node:
         return str(self.op.location) if self.op is not None else ""
 
 
+def is_uniform(data: np.ndarray[Any, Any]) -> bool:
+    """Whether there are elements and all have the same bits: 0.0 and -0.0 differ, equal NaNs do not."""
+    if data.size == 0:
+        return False
+    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
+    return bool((flat == flat[0]).all())
+
+
 def is_resource(attribute: ir.Attribute) -> bool:
     """Whether the attribute is ``dense_resource<…>``, whose data lives outside the IR."""
     return not isinstance(attribute, ir.DenseElementsAttr)  # the bindings downcast only these

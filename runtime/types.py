@@ -3,8 +3,8 @@
 
 :data:`PRIMITIVE_TYPES` has every type a buffer can hold, under XLA's spelling (``pred``, ``s4``,
 ``f8e4m3fn``). :data:`ELEMENT_TYPES` is the part of it that can be compiled, under MLIR's spelling in
-``tensor<...>`` types: ``i1``, ``i8`` … ``i64`` (signed or signless integers), ``ui8`` … ``ui64``
-(unsigned), ``bf16``, ``f16``, ``f32``, ``f64``.
+``tensor<...>`` types: ``i1``, ``i2`` … ``i64`` (signed or signless integers), ``ui2`` … ``ui64``
+(unsigned), ``f4E2M1FN`` … ``f64``, ``complex<f32>``, ``complex<f64>``.
 """
 
 from __future__ import annotations
@@ -78,30 +78,30 @@ def _ml_dtype(name: str) -> np.dtype[Any] | None:
 _ROWS: list[tuple[str, str, str, int, Any, bool]] = [
     ("pred", "i1", "pred", 1, np.bool_, True),
     ("s1", "", "int", 1, "int1", False),
-    ("s2", "i2", "int", 2, "int2", False),
-    ("s4", "i4", "int", 4, "int4", False),
+    ("s2", "i2", "int", 2, "int2", True),
+    ("s4", "i4", "int", 4, "int4", True),
     ("s8", "i8", "int", 8, np.int8, True),
     ("s16", "i16", "int", 16, np.int16, True),
     ("s32", "i32", "int", 32, np.int32, True),
     ("s64", "i64", "int", 64, np.int64, True),
     ("u1", "ui1", "uint", 1, "uint1", False),
-    ("u2", "ui2", "uint", 2, "uint2", False),
-    ("u4", "ui4", "uint", 4, "uint4", False),
+    ("u2", "ui2", "uint", 2, "uint2", True),
+    ("u4", "ui4", "uint", 4, "uint4", True),
     ("u8", "ui8", "uint", 8, np.uint8, True),
     ("u16", "ui16", "uint", 16, np.uint16, True),
     ("u32", "ui32", "uint", 32, np.uint32, True),
     ("u64", "ui64", "uint", 64, np.uint64, True),
-    ("f4e2m1fn", "f4E2M1FN", "float", 4, "float4_e2m1fn", False),
-    ("f6e2m3fn", "f6E2M3FN", "float", 6, "float6_e2m3fn", False),
-    ("f6e3m2fn", "f6E3M2FN", "float", 6, "float6_e3m2fn", False),
-    ("f8e3m4", "f8E3M4", "float", 8, "float8_e3m4", False),
-    ("f8e4m3", "f8E4M3", "float", 8, "float8_e4m3", False),
-    ("f8e4m3fn", "f8E4M3FN", "float", 8, "float8_e4m3fn", False),
-    ("f8e4m3b11fnuz", "f8E4M3B11FNUZ", "float", 8, "float8_e4m3b11fnuz", False),
-    ("f8e4m3fnuz", "f8E4M3FNUZ", "float", 8, "float8_e4m3fnuz", False),
-    ("f8e5m2", "f8E5M2", "float", 8, "float8_e5m2", False),
-    ("f8e5m2fnuz", "f8E5M2FNUZ", "float", 8, "float8_e5m2fnuz", False),
-    ("f8e8m0fnu", "f8E8M0FNU", "float", 8, "float8_e8m0fnu", False),
+    ("f4e2m1fn", "f4E2M1FN", "float", 4, "float4_e2m1fn", True),
+    ("f6e2m3fn", "f6E2M3FN", "float", 6, "float6_e2m3fn", True),
+    ("f6e3m2fn", "f6E3M2FN", "float", 6, "float6_e3m2fn", True),
+    ("f8e3m4", "f8E3M4", "float", 8, "float8_e3m4", True),
+    ("f8e4m3", "f8E4M3", "float", 8, "float8_e4m3", True),
+    ("f8e4m3fn", "f8E4M3FN", "float", 8, "float8_e4m3fn", True),
+    ("f8e4m3b11fnuz", "f8E4M3B11FNUZ", "float", 8, "float8_e4m3b11fnuz", True),
+    ("f8e4m3fnuz", "f8E4M3FNUZ", "float", 8, "float8_e4m3fnuz", True),
+    ("f8e5m2", "f8E5M2", "float", 8, "float8_e5m2", True),
+    ("f8e5m2fnuz", "f8E5M2FNUZ", "float", 8, "float8_e5m2fnuz", True),
+    ("f8e8m0fnu", "f8E8M0FNU", "float", 8, "float8_e8m0fnu", True),
     ("bf16", "bf16", "float", 16, "bfloat16", True),
     ("f16", "f16", "float", 16, np.float16, True),
     ("f32", "f32", "float", 32, np.float32, True),

@@ -159,8 +159,8 @@ def register_type(element: ElementType) -> ir.Type:
 
 
 def memref_type(array: ArrayType) -> ir.MemRefType:
-    """The row-major memref of ``array``."""
-    return ir.MemRefType.get(list(array.shape), storage_type(array.element))
+    """The row-major memref of ``array``; empty dimensions, which MLIR gives no strides, have size 1."""
+    return ir.MemRefType.get([max(1, size) for size in array.shape], storage_type(array.element))
 
 
 def bytes_type(nbytes: int) -> ir.MemRefType:
@@ -185,8 +185,8 @@ def constant(element: ElementType, value: Any) -> ir.Value:
         number = float(value)
         # IEEE bits for the values that have no decimal spelling in MLIR.
         return arith.ConstantOp(kind, ir.FloatAttr.get(kind, number)).result
-    bits = int(value)
-    if bits >= 1 << (element.bits - 1) and element.bits > 1:
+    bits = int(value) & ((1 << element.bits) - 1)
+    if bits >> (element.bits - 1) and element.bits > 1:
         bits -= 1 << element.bits
     if element.bits == 1:
         return arith.ConstantOp(kind, ir.BoolAttr.get(bool(value))).result

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _RESOURCE_NAME = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[^>]*)>')
+_HEXADECIMAL = re.compile(r'"0x([0-9A-Fa-f]*)"')
 _DENSE = re.compile(r"\bdense<(.*)> : tensor<[^>]*>>", re.DOTALL)
 _PAIR = re.compile(r"\(([^(),]+),([^(),]+)\)")
 _BYTECODE_VERSION = 1  # the oldest with dense data as bytes, so that any MLIR release reads it
@@ -157,15 +158,23 @@ def _inline(value: source_ir.DenseElementsAttr, array: ArrayType) -> ir.Attribut
 
 def _data(value: source_ir.DenseElementsAttr, array: ArrayType) -> Array:
     element = array.element
-    narrow = element.bits < 8 and element.name != "i1"
-    if narrow or (element.is_float and (element.bits == 8 or element.name == "bf16")):
+    if element.bits <= 8 and element.dtype.kind not in "biu":
+        return _data_through_text(value, array)
+    if element.name == "bf16":
         return _data_through_bytecode(value)
     view = memoryview(cast("Buffer", value))  # the stubs omit the buffer protocol
     return np.frombuffer(view, array.element.dtype).reshape(array.shape)
 
 
+def _data_through_text(value: source_ir.DenseElementsAttr, array: ArrayType) -> Array:
+    """The data of a large constant of a narrow type: releases of MLIR differ in their bytecode for some."""
+    digits = _HEXADECIMAL.search(str(value))
+    assert digits is not None, "more than 100 elements are printed as hexadecimal bytes"
+    return _from_raw(bytes.fromhex(digits.group(1)), array, str(value.type))
+
+
 def _data_through_bytecode(value: source_ir.DenseElementsAttr) -> Array:
-    """One copy of the data of a type that jaxlib's buffer protocol does not know (bf16, narrow ones)."""
+    """One copy of the data of a type that jaxlib's buffer protocol does not know (bf16)."""
     stream = BytesIO()
     with value.context, source_ir.Location.unknown():
         carrier = source_ir.Module.create()

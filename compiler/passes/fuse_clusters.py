@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from gristmill.compiler.emitters.cpu.frame import node_cost
 from gristmill.compiler.emitters.cpu.reduction import reduced_groups
 from gristmill.compiler.emitters.elemental.movement import reshape_groups
-from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
 
 ZERO = -1
@@ -75,9 +75,7 @@ def is_elementwise(node: Node) -> bool:
 def is_splat(node: Node) -> bool:
     """Whether the node is an inline constant with one value."""
     data = node.constant
-    return (
-        data is not None and data.size > 0 and bool((data == data.flat[0]).all() or data.size == 1)
-    )
+    return data is not None and is_uniform(data)
 
 
 def is_free(node: Node) -> bool:

@@ -11,15 +11,19 @@ import pytest
 from jaxlib.mlir import ir as source_ir
 
 from gristmill.compiler.frontends import from_lowered, load_text
-from gristmill.compiler.module import INLINE_CONSTANT_BYTES, constant_value
+from gristmill.compiler.module import INLINE_CONSTANT_BYTES, constant_value, normalize_narrow
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
-from gristmill.runtime.types import ELEMENT_TYPES
+from gristmill.runtime.types import ELEMENT_TYPES, element_type_of
 
 
 def text_of(data: np.ndarray, element: str) -> str:
     kind = "x".join([*map(str, data.shape), element])
-    raw = data.tobytes().hex().upper()
+    raw = data.tobytes()
+    bits = ELEMENT_TYPES[element].bits
+    if bits < 8:  # ml_dtypes extends the sign over the byte, MLIR does not
+        raw = bytes(byte & ((1 << bits) - 1) for byte in raw)
+    raw = raw.hex().upper()
     return (
         f"func.func @main() -> tensor<{kind}> {{\n"
         f'  %0 = stablehlo.constant dense<"0x{raw}"> : tensor<{kind}>\n'
@@ -31,8 +35,10 @@ def values(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     generator = np.random.default_rng(3)
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(np.bool_)
-    bits = generator.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
-    return bits.view(dtype).reshape(shape)
+    element = element_type_of(dtype)
+    limit = 1 << min(element.bits, 8)
+    bits = generator.integers(0, limit, (*shape, dtype.itemsize), np.uint8)
+    return normalize_narrow(bits.reshape(-1).view(dtype), element).reshape(shape)
 
 
 def the_constant(text: str) -> tuple[np.ndarray, bool]:

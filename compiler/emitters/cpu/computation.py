@@ -19,7 +19,7 @@ from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.frame import FusionSource, KernelFrame, PhaseFrame
 from gristmill.compiler.emitters.elemental import Elemental, Source, buffer_source, scalar_source
 from gristmill.compiler.emitters.kernel import KernelDefinition
-from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
@@ -99,7 +99,7 @@ class ComputationEmitter:
 
     def _compute(self, phase: PhaseFrame, e: Elemental, node: Node) -> None:
         data = node.constant
-        if data is not None and data.size > 1 and not bool((data == data.flat[0]).all()):
+        if data is not None and data.size > 1 and not is_uniform(data):
             self._constant(phase, e, node, data)
             return
         sources: list[Source] = []

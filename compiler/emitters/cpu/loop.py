@@ -25,7 +25,7 @@ from gristmill.compiler.emitters.cpu.frame import (
 )
 from gristmill.compiler.emitters.elemental import Source
 from gristmill.compiler.emitters.kernel import KernelDefinition
-from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
 
 #: Elements of one task of a one-dimensional loop: 16 KiB of f32, so that a task's stores stay in L1.
@@ -45,7 +45,9 @@ class LoopEmitter:
         shape = graph.results[0].shape
         size = math.prod(shape)
         parallel = worth_splitting(size, loop_cost(graph))
-        if is_elementwise(graph):
+        if not size:
+            frame.phase(lambda _: None)
+        elif is_elementwise(graph):
             tasks = max(1, -(-size // CHUNK))
             frame.phase(lambda p: self._linear(p, size), tasks, parallel)
         elif is_wide(shape):
@@ -180,7 +182,7 @@ def _operation(node: Node) -> ir.Operation:
 
 def _is_splat(node: Node) -> bool:
     data = node.constant
-    return data is not None and data.size > 0 and bool((data == data.flat[0]).all())
+    return data is not None and is_uniform(data)
 
 
 def linear_source(buffer: ir.Value, parameter: Node) -> Source:

@@ -17,7 +17,7 @@ from mlir.dialects import arith, math
 
 from gristmill.compiler.emitters import math as library
 from gristmill.compiler.emitters.build import constant, register_type
-from gristmill.compiler.emitters.elemental import complex_arithmetic
+from gristmill.compiler.emitters.elemental import complex_arithmetic, narrow_floats
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType, element_type
 
@@ -28,6 +28,8 @@ _F = arith.CmpFPredicate
 
 def widen(value: ir.Value, element: ElementType) -> tuple[ir.Value, ElementType]:
     """The value in its computation type: ``f32`` for narrower floats, itself otherwise."""
+    if narrow_floats.is_narrow(element):
+        return narrow_floats.decode(element, value), F32
     if element.is_float and element.bits < 32:
         return arith.ExtFOp(ir.F32Type.get(), value).result, F32
     return value, element
@@ -35,6 +37,8 @@ def widen(value: ir.Value, element: ElementType) -> tuple[ir.Value, ElementType]
 
 def narrow(value: ir.Value, element: ElementType) -> ir.Value:
     """Round an ``f32`` value to a narrower float element; the identity for the rest."""
+    if narrow_floats.is_narrow(element):
+        return narrow_floats.encode(element, value)
     if element.is_float and element.bits < 32:
         return arith.TruncFOp(register_type(element), value).result
     return value
@@ -274,6 +278,8 @@ def compare(direction: str, kind: str, e: ElementType, a: ir.Value, b: ir.Value)
 
 def _total_order(e: ElementType, a: ir.Value) -> ir.Value:
     """Bits of ``a`` as a signed integer whose order is the total order of floats."""
+    if narrow_floats.is_narrow(e):
+        a, e = widen(a, e)
     integer = element_type(f"i{e.bits}")
     bits = arith.BitcastOp(register_type(integer), a).result
     flipped = arith.XOrIOp(bits, constant(integer, (1 << (e.bits - 1)) - 1)).result
@@ -341,6 +347,8 @@ def _float_to_float(source: ElementType, target: ElementType, value: ir.Value) -
         return arith.ExtFOp(register_type(target), wide_value).result
     if wide.bits == 64 and target.bits < 32:
         return narrow(_round_to_odd(wide_value), target)
+    if target.bits < 32:
+        return narrow(wide_value, target)
     if target.bits < wide.bits:
         return arith.TruncFOp(register_type(target), wide_value).result
     return wide_value
@@ -401,6 +409,9 @@ def reduce_precision(
     Follows the StableHLO specification: round to nearest even in the mantissa; exponents above the range give
     infinity, below it a signed zero; NaN stays NaN.
     """
+    if narrow_floats.is_narrow(e):
+        wide_value, wide = widen(value, e)
+        return narrow(reduce_precision(wide, wide_value, exponent_bits, mantissa_bits), e)
     mantissa = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}[e.name]
     exponent = e.bits - 1 - mantissa
     integer = element_type(f"ui{e.bits}")

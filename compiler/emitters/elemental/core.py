@@ -22,7 +22,7 @@ from mlir.dialects import arith
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic
-from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType
 
@@ -216,7 +216,7 @@ def _identity(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
 
 def _constant(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     data = node.constant
-    if data is not None and data.size and bool((data == data.flat[0]).all() or data.size == 1):
+    if data is not None and is_uniform(data):
         return build.constant(node.type.element, data.flat[0])
     raise UnsupportedError(
         "a constant that is not a splat must be a kernel argument", op="constant"

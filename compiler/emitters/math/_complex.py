@@ -125,16 +125,12 @@ def _infinite_as_unit(x: Value) -> Value:
 
 
 def exponential(z: Complex) -> Complex:
-    """e^x (cos y + i sin y)."""
+    """e^x (cos y + i sin y); NaN for infinite y, as StableHLO's references have it."""
     x, y = z
     power, factor = _scaled_exponential(x)
     real = power * _trigonometry.cosine(y) * factor
     imaginary = power * _trigonometry.sine(y) * factor
-    vanishes = x.equal(-_INFINITY)
-    turning = y.abs() < _INFINITY
-    real = select(vanishes & ~turning, 0.0, real)
-    real = select(x.equal(_INFINITY) & ~turning, x, real)
-    imaginary = select(y.equal(0.0), y, select(vanishes & ~turning, 0.0, imaginary))
+    imaginary = select(y.equal(0.0), y, imaginary)
     return real, imaginary
 
 
