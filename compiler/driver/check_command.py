@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
         outcomes.append(outcome)
         failed = sum(not o.passed for o in outcomes)
         if args.verbose:
-            progress.close()
+            progress.clear()
             print(_line(outcome), file=sys.stderr if args.json else sys.stdout, flush=True)
         progress.update(len(outcomes), f"{failed} failed; {Path(outcome.path).name}")
     progress.close()

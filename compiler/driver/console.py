@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from gristmill.errors import InputError
 
 #: Progress is drawn only when a task takes longer than this, in seconds.
 QUIET_SECONDS = 1.0
+REDRAW_SECONDS = 0.2
 
 
 _QUANTITY = re.compile(r"[\d.]+( ?[a-z%]+)?")
@@ -80,31 +82,57 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class Progress:
-    """One line on a terminal that shows how far a task is; silent elsewhere and for short tasks."""
+    """One line on a terminal that shows how far a task is; silent elsewhere and for short tasks.
+
+    A thread redraws it, so that a step that takes long does not look like a standstill.
+    """
 
     def __init__(self, total: int, stream: TextIO | None = None):
         self._total = total
         self._stream = stream or sys.stderr
         self._start = time.monotonic()
-        self._visible = self._stream.isatty()
+        self._state = (0, "")
         self._drawn = False
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        if self._stream.isatty():
+            threading.Thread(target=self._redraw, daemon=True).start()
 
     def update(self, done: int, text: str) -> None:
-        """Show that ``done`` of the total steps are finished and what is being done now."""
-        if not self._visible or time.monotonic() - self._start < QUIET_SECONDS:
+        """Note that ``done`` of the total steps are finished and what is being done now."""
+        self._state = (done, text)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the line, if it is to be seen at all."""
+        elapsed = time.monotonic() - self._start
+        if not self._stream.isatty() or elapsed < QUIET_SECONDS:
             return
+        done, text = self._state
         width = 24
         filled = width * done // max(1, self._total)
         bar = "#" * filled + "-" * (width - filled)
-        line = f"[{bar}] {done}/{self._total} {text}"
-        columns = shutil.get_terminal_size().columns
-        self._stream.write("\r\x1b[K" + line[: columns - 1])
-        self._stream.flush()
-        self._drawn = True
+        line = f"[{bar}] {done}/{self._total} {text} ({elapsed:.0f} s)"
+        with self._lock:
+            if not self._closed.is_set():
+                columns = shutil.get_terminal_size().columns
+                self._stream.write("\r\x1b[K" + line[: columns - 1])
+                self._stream.flush()
+                self._drawn = True
+
+    def clear(self) -> None:
+        """Remove the line until it is drawn again, to print something else."""
+        with self._lock:
+            if self._drawn:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+                self._drawn = False
 
     def close(self) -> None:
-        """Remove the line."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
+        """Remove the line for good."""
+        self._closed.set()
+        self.clear()
+
+    def _redraw(self) -> None:
+        while not self._closed.wait(REDRAW_SECONDS):
+            self.draw()

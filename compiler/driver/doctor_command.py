@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gristmill.compiler.driver.console import table
+from gristmill.errors import GristmillError
 
 HELP = "show what is installed and what the machine can do"
 
@@ -60,7 +61,7 @@ def _guarded(section: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[tuple
     """The section's rows; what goes wrong while finding them out becomes a row."""
     try:
         yield from section()
-    except (OSError, ImportError, ValueError, AttributeError) as error:
+    except (OSError, ImportError, ValueError, AttributeError, GristmillError) as error:
         yield "not available", f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
@@ -104,15 +105,38 @@ def _read(path: Path) -> str:
 
 
 def toolchain() -> Iterator[tuple[str, str]]:
-    """LLVM as loaded, the host target, and the OpenMP runtime."""
+    """LLVM and OpenMP as they load here, and the CPU that code is generated for."""
+    yield from _guarded(_llvm)
+    yield from _guarded(_openmp)
+    yield from _guarded(_target)
+
+
+def _llvm() -> Iterator[tuple[str, str]]:
+    from gristmill.runtime.llvm.library import version as llvm_version
+
+    yield "LLVM", llvm_version()
+
+
+def _openmp() -> Iterator[tuple[str, str]]:
+    from gristmill.runtime.threads import load_openmp, num_threads
+
+    load_openmp()
+    yield "OpenMP", f"loads; an execution uses {num_threads()} threads"
+
+
+def _target() -> Iterator[tuple[str, str]]:
     from gristmill.compiler.codegen.host import host_target
 
     target = host_target()
-    yield "triple", target.triple
-    yield "cpu", target.cpu
-    yield "vector registers", f"{target.vector_bytes * 8} bits"
-    variable = os.environ.get("OMP_NUM_THREADS")
-    yield "OMP_NUM_THREADS", variable or "not set"
+    yield "compiling for", f"{target.triple}, {target.cpu}, {target.vector_bytes * 8}-bit vectors"
+
+
+def settings() -> Iterator[tuple[str, str]]:
+    """The environment variables that Gristmill reads."""
+    from gristmill.runtime.knobs import KNOBS
+
+    for knob in KNOBS:
+        yield knob.name, os.environ.get(knob.name) or f"not set ({knob.doc})"
 
 
 def cuda() -> Iterator[tuple[str, str]]:
@@ -161,6 +185,7 @@ _SECTIONS = (
     ("Packages", packages),
     ("Processor", processor),
     ("Toolchain", toolchain),
+    ("Settings", settings),
     ("CUDA", cuda),
     ("Limits", limits),
 )

@@ -203,16 +203,16 @@ def test_an_unknown_op_is_named_with_its_place(cli: Cli) -> None:
 
 def test_all_unsupported_things_are_reported_at_once(cli: Cli) -> None:
     Path("bad.mlir").write_text(
-        "func.func @main(%x: tensor<4xcomplex<f32>>) -> tensor<4xcomplex<f32>> {\n"
-        "  %0 = stablehlo.add %x, %x : tensor<4xcomplex<f32>>\n"
-        "  %1 = stablehlo.sine %0 : tensor<4xcomplex<f32>>\n"
-        "  return %1 : tensor<4xcomplex<f32>>\n}\n"
+        "func.func @main(%x: tensor<4xf32>, %t: !stablehlo.token) -> tensor<4xf32> {\n"
+        '  %0 = "stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1]]>\n'
+        "    : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>\n"
+        "  return %0 : tensor<4xf32>\n}\n"
     )
     code, out, err = cli("compile", "bad.mlir")
     assert (code, out) == (1, "")
-    assert "bad.mlir:2:" in err
-    assert "bad.mlir:3:" in err
-    assert "complex<f32>" in err
+    assert "2 things are not supported:\n" in err
+    assert "bad.mlir:1:1: func.func: type !stablehlo.token" in err
+    assert "bad.mlir:2:8: stablehlo.collective_permute" in err
 
 
 def test_wrong_inputs(cli: Cli) -> None:
@@ -275,10 +275,12 @@ def modules(cli: Cli) -> Path:
     folder.mkdir()
     (folder / "good.mlir").write_text(GOOD)
     (folder / "wrong.mlir").write_text(GOOD.replace("dense<[2.0, 4.0]>", "dense<[2.0, 5.0]>"))
-    (folder / "complex.mlir").write_text(
-        GOOD.replace("xf32", "xcomplex<f32>")
-        .replace("[1.0, 2.0]", "(1.0, 2.0)")
-        .replace("[2.0, 4.0]", "(2.0, 4.0)")
+    (folder / "collective.mlir").write_text(
+        GOOD.replace(
+            "stablehlo.add %x, %x : tensor<2xf32>",
+            '"stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1]]>'
+            " : tensor<1x2xi64>} : (tensor<2xf32>) -> tensor<2xf32>",
+        )
     )
     (folder / "nothing.mlir").write_text("func.func @main() { return }")
     return folder
@@ -289,7 +291,11 @@ def test_check_reports_by_cause(flags: tuple[str, ...], cli: Cli, modules: Path)
     code, out, _ = cli("check", str(modules), *flags)
     assert code == 1
     assert out.splitlines()[-1] == "1 passed, 3 failed"
-    for cause in ("wrong value: eq", "unsupported: element type complex<f32>", "no checks"):
+    for cause in (
+        "wrong value: eq",
+        "unsupported: stablehlo.collective_permute: not supported",
+        "no checks",
+    ):
         assert cause in out
     assert "got 4.0, want 5.0" in out
 

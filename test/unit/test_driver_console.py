@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_progress_waits_a_second_and_cleans_up(monkeypatch: pytest.MonkeyPatch) 
     assert stream.getvalue() == ""
     now[0] = 1.5
     progress.update(2, "lowering")
-    assert "[############------------] 2/4 lowering" in stream.getvalue()
+    assert "[############------------] 2/4 lowering (2 s)" in stream.getvalue()
     progress.close()
     assert stream.getvalue().endswith("\r\x1b[K")
 
@@ -91,3 +92,18 @@ def test_progress_is_silent_where_there_is_no_terminal(monkeypatch: pytest.Monke
     progress.update(2, "lowering")
     progress.close()
     assert stream.getvalue() == ""
+
+
+def test_progress_shows_a_long_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(console, "REDRAW_SECONDS", 0.01)
+    stream = Terminal()
+    progress = Progress(2, stream)
+    progress.update(1, "generating code")
+    assert stream.getvalue() == ""
+    deadline = time.monotonic() + 10
+    while "1/2 generating code" not in stream.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    progress.close()
+    assert "1/2 generating code" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[K")
