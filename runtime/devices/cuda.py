@@ -193,7 +193,7 @@ class CudaDevice(CudaContext):
             self._pinned -= pinned
         if self._lost is not None or not self._context:
             return  # the context's reset releases it
-        with self.activate():
+        with self.releasing():
             release()
 
     def _exhausted(
@@ -250,7 +250,7 @@ class CudaDevice(CudaContext):
             del self._registered[index]
         if self._lost is not None or not self._context:
             return
-        with self.activate():
+        with self.releasing():
             self.driver.host_unregister(address)
 
     def _is_registered(self, address: int, nbytes: int) -> bool:
@@ -386,36 +386,26 @@ class CudaDevice(CudaContext):
             return
         if self._lost is None:
             try:
-                with self.activate():
+                with self.releasing():
                     self._destroy_own_streams()
                     for event in self._idle_events:
-                        self._attempt(self.driver.event_destroy, event)
+                        self.attempt(self.driver.event_destroy, event)
             except GristmillError as error:
-                self._warn(error)
+                self.warn(error)
         self._idle_events.clear()
         self._release_context()
 
     def _destroy_own_streams(self) -> None:
         for stream in (self._allocating, self._freeing):
             if stream:
-                self._attempt(self.driver.stream_destroy, stream)
+                self.attempt(self.driver.stream_destroy, stream)
         self._allocating = self._freeing = 0
 
     def _release_context(self) -> None:
         if self._lost is not None:
-            self._attempt(self.driver.reset_primary_context, self._device)
-        self._attempt(self.driver.release_primary_context, self._device)
+            self.attempt(self.driver.reset_primary_context, self._device)
+        self.attempt(self.driver.release_primary_context, self._device)
         self._context = 0
-
-    def _attempt(self, release: Callable[[int], None], handle: int) -> None:
-        """Release something at the end; a failure is a warning, since nothing can be done about it."""
-        try:
-            release(handle)
-        except GristmillError as error:
-            self._warn(error)
-
-    def _warn(self, error: GristmillError) -> None:
-        warnings.warn(f"closing {self}: {error.message}", ResourceWarning, stacklevel=4)
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

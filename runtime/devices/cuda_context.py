@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import warnings
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from gristmill.errors import DeviceError, GristmillError
@@ -68,6 +69,34 @@ class CudaContext(Device):
             self.lose(error)
             raise
 
+    @contextmanager
+    def releasing(self) -> Generator[None]:
+        """Like :meth:`activate`, to release something: a failure to enter is a warning, then tried again."""
+        try:
+            self.driver.push_context(self._context)
+        except GristmillError as error:
+            self.warn(error)
+            self.driver.push_context(self._context)
+        try:
+            yield
+        except CudaDeviceLostError as error:
+            self.lose(error)
+            raise
+        finally:
+            self.attempt(self.driver.pop_context)
+
+    def attempt(self, release: Callable[..., None], *arguments: int) -> None:
+        """Release something at the end; a failure is a warning, since nothing can be done about it."""
+        try:
+            release(*arguments)
+        except GristmillError as error:
+            self.note(error)
+            self.warn(error)
+
+    def warn(self, error: GristmillError) -> None:
+        """Tell of an error that stops nothing."""
+        warnings.warn(f"{self}: {error.message}", ResourceWarning, stacklevel=3)
+
     def enter_thread(self) -> GristmillError | None:
         """Make the context current on a thread of our own; returns the error if it cannot be."""
         try:
@@ -89,8 +118,8 @@ class CudaContext(Device):
         for tool in observer.active:
             tool.closed(stream)
         if self._lost is None:
-            with self.activate():
-                self.driver.stream_destroy(handle)
+            with self.releasing():
+                self.attempt(self.driver.stream_destroy, handle)
 
     def take_event(self) -> int:
         """A driver event for a short use; the context must be current."""

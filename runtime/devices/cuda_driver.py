@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from gristmill.errors import DeviceError, ResourceExhaustedError
+from gristmill.errors import DeviceError, GristmillError, ResourceExhaustedError
 
 # Codes of the driver that decide what to do; the numbers are part of its interface.
 INVALID_VALUE = 1
@@ -138,12 +138,11 @@ class CudaDriver:
 
     def error(self, function: str, code: int, detail: str = "") -> CudaError | CudaOutOfMemoryError:
         """The error for ``code`` of ``function``: name, explanation, what to do."""
-        name = self._text("cuGetErrorName", code) or f"error {code}"
-        known = _EXPLANATIONS.get(code)
-        meaning, remedy = known or (
-            self._text("cuGetErrorString", code) or "unknown to the driver",
-            "",
-        )
+        try:
+            name = str(self._module.CUresult(code).name)
+        except ValueError:  # a code that cuda-python does not know
+            name = f"error {code}"
+        meaning, remedy = _EXPLANATIONS.get(code) or (self._words(code), "")
         message = f"{function} failed with {name}: {meaning}"
         message += f" ({detail})" if detail else ""
         message += f"; {remedy}" if remedy else ""
@@ -152,12 +151,13 @@ class CudaDriver:
         kind = CudaDeviceLostError if code in FATAL else CudaError
         return kind(message, function, code, name)
 
-    def _text(self, function: str, code: int) -> str:
+    def _words(self, code: int) -> str:
+        """The driver's own words for an error."""
         try:
-            status, text = getattr(self._module, function)(self._module.CUresult(code))
-        except (ValueError, RuntimeError):  # a code that cuda-python does not know
-            return ""
-        return text.decode() if int(status) == 0 and text else ""
+            status, text = self._module.cuGetErrorString(self._module.CUresult(code))
+        except (ValueError, RuntimeError):
+            return "unknown to cuda-python"
+        return text.decode() if int(status) == 0 and text else "unknown to the driver"
 
     # Devices and contexts
 
@@ -220,7 +220,7 @@ class CudaDriver:
         finally:
             try:
                 self.pop_context()
-            except DeviceError as error:
+            except GristmillError as error:
                 warnings.warn(f"leaving a CUDA context: {error}", RuntimeWarning, stacklevel=3)
 
     # Memory
@@ -427,15 +427,16 @@ def load() -> CudaDriver:
                     f"the cuda device needs cuda-python ({error}); pip install 'gristmill[cuda]'"
                 ) from error
             driver = CudaDriver(module)
-            _init(driver)
+            initialise(driver)
             _driver = driver
         return _driver
 
 
-def _init(driver: CudaDriver) -> None:
+def initialise(driver: CudaDriver) -> None:
+    """Start the driver; whatever cuda-python says when it finds none is a ``DeviceError``."""
     try:
         driver.init()
-    except (CudaError, ResourceExhaustedError):
+    except GristmillError:
         raise
     except (
         Exception

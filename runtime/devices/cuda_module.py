@@ -32,8 +32,15 @@ _MOST_THREADS = 1024
 class _Shared:
     """Something of the driver's that lives until it was closed and its last use has ended."""
 
-    def __init__(self, device: CudaContext, what: str, release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        device: CudaContext,
+        what: str,
+        release: Callable[[], None],
+        keep: Sequence[Callable[[], None]] = (),
+    ) -> None:
         self.device = device
+        self._keep = tuple(keep)  # called when it has gone
         self._what = what
         self._release = release
         self._holders = 1
@@ -58,9 +65,13 @@ class _Shared:
             self._holders -= 1
             if self._holders:
                 return
-        if self.device.lost is None:
-            with self.device.activate():
-                self._release()
+        try:
+            if self.device.lost is None:  # otherwise the context's reset releases it
+                with self.device.releasing():
+                    self._release()
+        finally:
+            for drop in self._keep:
+                drop()
 
     def drop_after(self, event: Event) -> None:
         """End a use when ``event`` is done; a failing release is a warning then."""
@@ -218,7 +229,7 @@ class CudaKernel:
         for index, (argument, (offset, nbytes)) in enumerate(
             zip(arguments, self.parameters, strict=True)
         ):
-            values[offset : offset + nbytes] = _encode(self.name, index, argument, nbytes)
+            values[offset : offset + nbytes] = encode_argument(self.name, index, argument, nbytes)
             pointers[index] = base + offset
         return values, pointers
 
@@ -230,7 +241,7 @@ def _extents(what: str, extents: Sequence[int]) -> tuple[int, int, int]:
     return padded
 
 
-def _encode(kernel: str, index: int, argument: Argument, nbytes: int) -> bytes:
+def encode_argument(kernel: str, index: int, argument: Argument, nbytes: int) -> bytes:
     """The bytes of an argument for a parameter of ``nbytes``, little-endian."""
     if isinstance(argument, DeviceAllocation):
         argument = argument.address
@@ -302,15 +313,10 @@ class CudaGraph(_Shared):
     ) -> None:
         self.nodes = nodes
         self._executable = executable
-        self._keep = tuple(keep)
-        super().__init__(device, f"CUDA graph of {device}", self._destroy)
-
-    def _destroy(self) -> None:
-        try:
-            self.device.driver.graph_exec_destroy(self._executable)
-        finally:
-            for drop in self._keep:
-                drop()
+        driver = device.driver
+        super().__init__(
+            device, f"CUDA graph of {device}", lambda: driver.graph_exec_destroy(executable), keep
+        )
 
     def launch(self, stream: CudaStream, waits: Sequence[Event] = ()) -> Event:
         """Run the graph in stream order, after ``waits``."""
@@ -362,15 +368,15 @@ class CudaGraphRecorder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         driver = self._device.driver
         try:
-            with self._device.activate():
+            with self._device.releasing():
                 try:
                     captured = driver.end_capture(self._stream)
                 finally:
-                    driver.stream_destroy(self._stream)
+                    self._device.attempt(driver.stream_destroy, self._stream)
                 try:
                     executable = driver.graph_instantiate(captured) if kind is None else 0
                 finally:
-                    driver.graph_destroy(captured)
+                    self._device.attempt(driver.graph_destroy, captured)
         except GristmillError:
             self._drop()
             if kind is None:

@@ -120,7 +120,10 @@ class CudaStream(Stream):
 
     def enqueue(self, work: Work, *, waits: Sequence[Event] = (), name: str = "work") -> Event:
         """See ``Stream.enqueue``; the work runs on a thread of the runtime, not of the driver."""
-        return self._push(_Op(CudaEvent(name), waits, work=work))
+        op = _Op(CudaEvent(name), waits, work=work)
+        if observer.active:
+            self.device.observe(name, self, op.event, op.waits)
+        return self._push(op)
 
     def submit(
         self, submit: Submit, *, waits: Sequence[Event] = (), name: str, blocking: bool = False
@@ -281,7 +284,7 @@ class CudaStream(Stream):
                     continue
                 else:  # the head's waits, or the next operation, start another thread
                     self._thread = None
-                    return
+                    break
             if failure is not None:
                 op.failure, failure = failure, None
             self._complete(op) if submitted else self._perform(op)
@@ -291,6 +294,8 @@ class CudaStream(Stream):
                 self._busy = False
                 self._changed.notify_all()
             del op
+        if failure is not None:  # nothing came of it
+            self._cuda.warn(failure)
 
     def _advance(self) -> None:
         """Give the driver what it can take of the backlog; park at a head whose waits are pending."""
@@ -363,10 +368,13 @@ class CudaStream(Stream):
         elif op.work is None:
             event.complete()
         else:
-            if observer.active:
-                event.started_ns = time.perf_counter_ns()
             try:
-                op.work()
+                if observer.active:
+                    event.started_ns = time.perf_counter_ns()
+                    with observer.after(event):
+                        op.work()
+                else:
+                    op.work()
             except BaseException as error:
                 self._failed(op, error)
             else:

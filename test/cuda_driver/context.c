@@ -116,8 +116,9 @@ API cuDevicePrimaryCtxRetain(Context **context, CUdevice device) {
     return sim_leave(SUCCESS);
 }
 
-static void destroy(Context *context) {
-    sim_destroy_context_work(context);
+// A release that leaves objects alive is a leak; a reset is a way to release them.
+static void destroy(Context *context, bool leaks) {
+    sim_destroy_context_work(context, leaks);
     sim_contexts[context->device] = NULL;
     sim_remove(&context->object);
     free(context);
@@ -129,7 +130,7 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (late == NOT_INITIALIZED) return sim_leave(late);
     if (device < 0 || device >= sim_devices) return sim_leave(INVALID_DEVICE);
     if (!retained[device]) return sim_leave(INVALID_CONTEXT);
-    if (--retained[device] == 0 && sim_contexts[device]) destroy(sim_contexts[device]);
+    if (--retained[device] == 0 && sim_contexts[device]) destroy(sim_contexts[device], true);
     return sim_leave(late);
 }
 
@@ -138,7 +139,7 @@ API cuDevicePrimaryCtxReset_v2(CUdevice device) {
     CUresult late = sim_gate(__func__, NEEDS_INIT | DESTROYS);
     if (late == NOT_INITIALIZED) return sim_leave(late);
     if (device < 0 || device >= sim_devices) return sim_leave(INVALID_DEVICE);
-    if (sim_contexts[device]) destroy(sim_contexts[device]);
+    if (sim_contexts[device]) destroy(sim_contexts[device], false);
     return sim_leave(late);
 }
 

@@ -61,22 +61,27 @@ static bool end_forks(Stream *origin, Graph *graph) {
     }
 }
 
+// End the capture that began in a stream; gives the graph back if it is whole.
+CUresult sim_capture_end(Stream *origin, Graph **graph) {
+    Graph *captured = origin->capture;
+    bool joined = end_forks(origin, captured);
+    origin->capture = NULL;
+    origin->origin = NULL;
+    *graph = NULL;
+    if (origin->invalidated || !joined) {
+        sim_graph_destroy(captured);
+        return joined ? CAPTURE_INVALIDATED : CAPTURE_UNJOINED;
+    }
+    *graph = captured;
+    return SUCCESS;
+}
+
 API cuStreamEndCapture(void *handle, Graph **graph) {
     ENTER(NEEDS_CONTEXT);
     Stream *stream = sim_find(handle, KIND_STREAM);
     if (!stream || !stream->capture) return sim_leave(INVALID_VALUE);
     if (stream->origin != stream) return sim_leave(CAPTURE_UNMATCHED);
-    Graph *captured = stream->capture;
-    bool joined = end_forks(stream, captured);
-    stream->capture = NULL;
-    stream->origin = NULL;
-    *graph = NULL;
-    if (stream->invalidated || !joined) {
-        sim_graph_destroy(captured);
-        return sim_leave(joined ? CAPTURE_INVALIDATED : CAPTURE_UNJOINED);
-    }
-    *graph = captured;
-    return sim_leave(SUCCESS);
+    return sim_leave(sim_capture_end(stream, graph));
 }
 
 API cuStreamIsCapturing(void *handle, int *status) {

@@ -200,7 +200,7 @@ CUresult sim_fault(const Context *context);
 CUresult sim_submit(Stream *stream, Op *op, bool wait);
 Op *sim_op(OpKind kind);
 void sim_op_free(Op *op);
-void sim_destroy_context_work(Context *context);
+void sim_destroy_context_work(Context *context, bool leaks);
 void sim_drain_context(Context *context);
 void sim_record_drop(Record *record);
 
@@ -209,6 +209,7 @@ CUresult sim_execute(Stream *stream, Op *op);
 
 // graph.c
 CUresult sim_capture(Stream *stream, Op *op);
+CUresult sim_capture_end(Stream *origin, Graph **graph);
 CUresult sim_capture_wait(Stream *stream, Event *event);
 void sim_exec_drop(Exec *exec);
 void sim_graph_destroy(Graph *graph);

@@ -70,6 +70,10 @@ class SoftwareDriver:
         mask = (1 << 64) - 1
         self._library.gm_sim_limit_memory(device & mask, pinned & mask)
 
+    def set_devices(self, count: int) -> None:
+        """Let there be ``count`` devices, up to 8."""
+        self._library.gm_sim_set_devices(count)
+
     def delay(self, microseconds: int) -> None:
         """Let every operation take up to so much longer, at random."""
         self._library.gm_sim_delay(microseconds)

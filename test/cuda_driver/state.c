@@ -167,6 +167,13 @@ API gm_sim_limit_memory(size_t device_bytes, size_t pinned_bytes) {
     return sim_leave(SUCCESS);
 }
 
+// The number of devices there are from now on.
+API gm_sim_set_devices(int count) {
+    pthread_mutex_lock(&sim_lock);
+    sim_devices = count < 0 ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
+    return sim_leave(SUCCESS);
+}
+
 // Let every operation of a stream take up to `microseconds` longer, at random, to widen races.
 API gm_sim_delay(int microseconds) {
     pthread_mutex_lock(&sim_lock);

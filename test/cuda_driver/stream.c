@@ -202,19 +202,19 @@ static void destroy_event(Event *event) {
     free(event);
 }
 
-// End a context's work and destroy what it owns; what a program left is counted as abandoned.
-void sim_destroy_context_work(Context *context) {
+// End a context's work and destroy what it owns; with `leaks`, what a program left is counted as abandoned.
+void sim_destroy_context_work(Context *context, bool leaks) {
     sim_drain_context(context);
     Object *object;
     while ((object = sim_any(KIND_STREAM, context))) {
-        if ((Stream *)object != context->null_stream) sim_abandon(object);
+        if (leaks && (Stream *)object != context->null_stream) sim_abandon(object);
         retire((Stream *)object);
     }
     context->null_stream = NULL;
     while (has_streams(context)) pthread_cond_wait(&sim_changed, &sim_lock);
     for (Kind kind = KIND_EVENT; kind < KIND_COUNT; kind++)
         while ((object = sim_any(kind, context))) {
-            sim_abandon(object);
+            if (leaks) sim_abandon(object);
             if (kind == KIND_EVENT) destroy_event((Event *)object);
             else if (kind == KIND_MODULE) sim_module_destroy((Module *)object);
             else if (kind == KIND_GRAPH) sim_graph_destroy((Graph *)object);
@@ -249,6 +249,11 @@ API cuStreamDestroy_v2(Stream *stream) {
     ENTER_DESTROY(late);
     if (!sim_find(stream, KIND_STREAM) || stream == stream->object.context->null_stream)
         return sim_leave(late ? late : INVALID_HANDLE);
+    if (stream->capture && stream->origin == stream) {
+        Graph *unfinished;
+        stream->invalidated = true;
+        sim_capture_end(stream, &unfinished);
+    }
     retire(stream);
     return sim_leave(late);
 }
