@@ -48,6 +48,11 @@ class PrimitiveType:
         return self.nbytes > 0
 
     @property
+    def is_integer(self) -> bool:
+        """Whether it is a signed or unsigned integer type (not ``pred``)."""
+        return self.kind in ("int", "uint")
+
+    @property
     def is_packable(self) -> bool:
         """Whether several elements may share a byte: 1, 2 and 4 bit types; ``pred`` never does."""
         return self.bits in (1, 2, 4) and self.kind != "pred"

@@ -100,11 +100,14 @@ def test_compilable_types_are_a_part_of_the_table() -> None:
         assert element_type_of(kind.dtype) is element
 
 
-@pytest.mark.parametrize("name", ["i4", "ui4", "f8E5M2", "f4E2M1FN"])
-def test_types_that_cannot_be_compiled_are_no_element_types(name: str) -> None:
-    assert not primitive_type(name).compilable
-    with pytest.raises(InputError, match="is not supported"):
-        element_type(name)
+@pytest.mark.parametrize("kind", PRIMITIVE_TYPES.values(), ids=str)
+def test_types_that_cannot_be_compiled_are_no_element_types(kind: PrimitiveType) -> None:
+    if kind.compilable:
+        assert element_type(kind.mlir).primitive is kind
+        return
+    for name in (kind.mlir, kind.name):
+        with pytest.raises(InputError, match="is not supported"):
+            element_type(name)
 
 
 def test_array_types() -> None:
