@@ -9,6 +9,7 @@ from gristmill.compiler.emitters.cpu.column import ColumnEmitter
 from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
+from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSolveEmitter
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
 from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
@@ -29,6 +30,8 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
+    "triangular_solve": TriangularSolveEmitter,
+    "cholesky": CholeskyEmitter,
     "rng_bit_generator": RngBitGeneratorEmitter,
     "select_and_scatter": SelectAndScatterEmitter,
     "computation": ComputationEmitter,
@@ -41,7 +44,9 @@ def is_supported(kind: str) -> bool:
 
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
-_WHOLE = frozenset("scatter sort select_and_scatter rng_bit_generator".split())
+_WHOLE = frozenset(
+    "scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky".split()
+)
 
 
 _STRUCTURAL = frozenset("while if case constant fusion func.call func.return parameter".split())

@@ -16,7 +16,8 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu.control import both, choose, while_loop
+from gristmill.compiler.emitters.cpu.control import both, while_loop
+from gristmill.compiler.emitters.elemental.arithmetic import select
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
 _PRED = element_type("i1")
@@ -98,8 +99,8 @@ class MergeSorter:
             first, second = tuples.load(at), tuples.load(following)
             swap = before(second, first)
             pairs = list(zip(first, second, strict=True))
-            tuples.store(at, [choose(swap, b, a) for a, b in pairs])
-            tuples.store(following, [choose(swap, a, b) for a, b in pairs])
+            tuples.store(at, [select(swap, b, a) for a, b in pairs])
+            tuples.store(following, [select(swap, a, b) for a, b in pairs])
 
         def block(start: Index, size: int) -> None:
             def rounds(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -154,7 +155,7 @@ def _merge(
         first, second = source.load(i), source.load(j)
         later = before(second, first)
         true = build.constant(_PRED, True)
-        target.store(at, [choose(later, b, a) for a, b in zip(first, second, strict=True)])
+        target.store(at, [select(later, b, a) for a, b in zip(first, second, strict=True)])
         return [
             advance(i, arith.XOrIOp(later, true).result),
             advance(j, later),
