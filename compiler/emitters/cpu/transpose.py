@@ -59,8 +59,9 @@ class TransposeEmitter:
 
     def _lanes(self) -> int:
         """Lanes of one block, or 0 where blocks do not apply."""
-        plain = self.node.operands[0].kind == "parameter"
-        nbytes = self.node.type.element.nbytes
+        element = self.node.type.element
+        plain = self.node.operands[0].kind == "parameter" and element.kind != "complex"
+        nbytes = element.nbytes
         lanes = min(16, self.source.target.lanes(nbytes))
         return lanes if plain and lanes >= 4 else 0
 

@@ -94,8 +94,12 @@ def divide(a: Complex, b: Complex) -> Complex:
     (c, d), k = _normalize(b)
     norm = _norm((c, d))
     inverse = _power_of_two(0 - k, c)
-    real = (_product_sum(a[0], c, a[1], d) / norm) * inverse
-    imaginary = (_product_sum(a[1], c, -(a[0]), d) / norm) * inverse
+    larger, _ = _sorted_magnitudes(a)
+    huge = larger > 2.0 ** (c.format.bias - 4)  # its product with c, below 4, might overflow
+    shrink, grow = select(huge, c.constant(0.0625), 1.0), select(huge, c.constant(16.0), 1.0)
+    x, y = a[0] * shrink, a[1] * shrink
+    real = (_product_sum(x, c, y, d) / norm) * inverse * grow
+    imaginary = (_product_sum(y, c, -x, d) / norm) * inverse * grow
     result = (real, imaginary)
     by_zero = norm.equal(0.0)
     infinity = c.constant(_INFINITY).copysign(b[0])
