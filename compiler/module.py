@@ -127,21 +127,9 @@ def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
         values = np.unpackbits(raw, bitorder="little")[:count].astype(np.bool_)
     else:
         values = np.frombuffer(ctypes.string_at(address, count * element.nbytes), element.dtype)
-        values = normalize_narrow(values, element)
     return (np.full(array.shape, values[0]) if splat else values.reshape(array.shape)).astype(
         element.dtype
     )
-
-
-def normalize_narrow(values: np.ndarray[Any, Any], element: ElementType) -> np.ndarray[Any, Any]:
-    """``values`` with signed sub-byte integers sign-extended in their bytes, as ml_dtypes holds them.
-
-    MLIR holds them zero-extended.
-    """
-    if element.kind != "int" or element.bits >= 8:
-        return values
-    shift = 8 - element.bits
-    return ((values.view(np.int8) << shift) >> shift).view(element.dtype)
 
 
 def elements_from_numpy(data: np.ndarray[Any, Any], element: ElementType) -> ir.Attribute:

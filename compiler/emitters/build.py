@@ -241,10 +241,9 @@ def load(buffer: ir.Value, index: Sequence[Index], element: ElementType) -> ir.V
 
 
 def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: ElementType) -> None:
-    """Store one element; what is narrower than a byte is extended to one, by its sign if it has one."""
+    """Store one element; what is narrower than a byte goes into its low bits, with zeros above."""
     if element.bits < 8:
-        extend = arith.ExtSIOp if element.kind == "int" else arith.ExtUIOp
-        value = extend(ir.IntegerType.get_signless(8), value).result
+        value = arith.ExtUIOp(ir.IntegerType.get_signless(8), value).result
     memref.StoreOp(value, buffer, [index_value(i) for i in index])
 
 

@@ -17,12 +17,7 @@ import numpy as np
 from jaxlib.mlir import ir as source_ir
 from mlir import ir
 
-from gristmill.compiler.module import (
-    INLINE_CONSTANT_BYTES,
-    elements_from_numpy,
-    elements_to_numpy,
-    normalize_narrow,
-)
+from gristmill.compiler.module import INLINE_CONSTANT_BYTES, elements_from_numpy, elements_to_numpy
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ArrayType, ElementType
 
@@ -205,4 +200,4 @@ def _from_raw(raw: bytes, array: ArrayType, what: str) -> Array:
         raise UnsupportedError(
             f"{what} holds {len(raw)} bytes; tensor<{array}> needs {array.nbytes}"
         )
-    return normalize_narrow(np.frombuffer(raw, element.dtype), element).reshape(array.shape)
+    return np.frombuffer(raw, element.dtype).reshape(array.shape)

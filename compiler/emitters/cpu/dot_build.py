@@ -430,6 +430,6 @@ class Sink:
         if self.kernel.epilogue is not None:
             values = self.kernel.epilogue(value, index, self.frame.buffers)
         for out, scalar, array in zip(self.flat_results, values, self.kernel.results, strict=True):
-            if array.element.kind == "pred":
+            if array.element.bits < 8:
                 scalar = arith.ExtUIOp(ir.IntegerType.get_signless(8), scalar).result
             store_scalar(scalar, out, position)
