@@ -66,10 +66,19 @@ def select(arrays: dict[str, Array], wanted: Sequence[str], prefix: str, path: P
 
 
 def as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Reinterpret the raw bytes that files hold in place of types foreign to numpy (bfloat16)."""
-    foreign = dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8"))
+    """Read the raw values that files hold in place of types foreign to numpy; see :func:`storable`."""
     same_size = array.dtype.itemsize == dtype.itemsize
-    return array.view(dtype) if foreign and same_size and array.dtype.kind in "Vu" else array
+    raw = _is_foreign(dtype) and same_size and array.dtype.kind in "Vu"
+    return array.view(dtype) if raw else array
+
+
+def storable(array: Array) -> Array:
+    """The array as a file can hold it: bfloat16 and narrower types as unsigned integers of their size."""
+    return array.view(f"u{array.dtype.itemsize}") if _is_foreign(array.dtype) else array
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    return dtype.isbuiltin != 1
 
 
 def save(path: Path, keys: Sequence[str], outputs: Sequence[Array]) -> None:
@@ -80,7 +89,7 @@ def save(path: Path, keys: Sequence[str], outputs: Sequence[Array]) -> None:
         raise InputError(f"{path} can hold one result, the model has {len(outputs)}; use .npz")
     with replacing(path) as temporary:
         if path.suffix == ".npy":
-            np.save(temporary, outputs[0])
+            np.save(temporary, storable(outputs[0]))
         else:
             _save_npz(temporary, dict(zip(keys, outputs, strict=True)))
 
@@ -90,4 +99,4 @@ def _save_npz(path: Path, arrays: dict[str, Array]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                npy.write_array(file, array, allow_pickle=False)
+                npy.write_array(file, storable(array), allow_pickle=False)

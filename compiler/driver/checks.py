@@ -59,19 +59,25 @@ def is_floating(array: Array) -> bool:
 def ulp_distance(got: Array, want: Array) -> Array:
     """Units in the last place between two finite arrays of one floating type, as ``uint64``.
 
-    The bit patterns of floating-point numbers, read as sign and magnitude, count them in order;
-    both zeros count as one number.
+    Both zeros count as one number.
     """
-    bits = got.dtype.itemsize * 8
-    sign = np.uint64(1 << (bits - 1))
-
-    def ordinal(values: Array) -> Array:
-        raw = values.view(np.dtype(f"u{bits // 8}")).astype(np.uint64)
-        magnitude = raw & ~sign & np.uint64((1 << bits) - 1)
-        return np.where(raw & sign != 0, sign - magnitude, sign + magnitude)
-
-    a, b = ordinal(np.ascontiguousarray(got)), ordinal(np.ascontiguousarray(want))
+    a, b = _ordinal(np.ascontiguousarray(got)), _ordinal(np.ascontiguousarray(want))
     return np.where(a > b, a - b, b - a)
+
+
+def _ordinal(values: Array) -> Array:
+    """The place of each value among all finite ones of its type, from some origin."""
+    if values.dtype.itemsize == 1:  # formats differ in sign and NaN: look the order up
+        codes = np.arange(256, dtype=np.uint8).view(values.dtype).astype(np.float64)
+        return np.searchsorted(
+            np.unique(codes[np.isfinite(codes)]), values.astype(np.float64)
+        ).astype(np.uint64)
+    # Bit patterns of floating-point numbers, read as sign and magnitude, are in order.
+    bits = values.dtype.itemsize * 8
+    sign = np.uint64(1 << (bits - 1))
+    raw = values.view(np.dtype(f"u{bits // 8}")).astype(np.uint64)
+    magnitude = raw & ~sign & np.uint64((1 << bits) - 1)
+    return np.where(raw & sign != 0, sign - magnitude, sign + magnitude)
 
 
 def _within(got: Array, want: Array, kind: str, limit: float) -> Array:

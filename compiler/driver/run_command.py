@@ -3,7 +3,8 @@
 
 Inputs come from .npy files in the order of @main's arguments, from one .npz file (by the arguments'
 names, or arg0, arg1, ... or arr_0, arr_1, ...), or are random: floats from a standard normal
-distribution, integers from 0 to 9, booleans fair coins. Without --output the results are printed.
+distribution, integers from 0 to 9 (or their largest value), booleans fair coins. bfloat16 and the
+narrow types are stored as unsigned integers of their size. Without --output the results are printed.
 --expect finds the wanted results by their names, or as out0, out1, ... or arr_0, arr_1, ....
 
 examples:
@@ -143,14 +144,15 @@ def random_inputs(executable: Executable, seed: int) -> list[Array]:
     generator = np.random.default_rng(seed)
     arrays: list[Array] = []
     for item in executable.inputs:
-        kind, shape = item.type.element.kind, item.type.shape
-        if kind == "pred":
-            values: Array = generator.integers(0, 2, shape)
-        elif kind == "float":
-            values = generator.standard_normal(shape)
+        element, shape = item.type.element, item.type.shape
+        if element.kind in ("float", "complex"):
+            values: Array = np.asarray(generator.standard_normal(shape))
+            if element.kind == "complex":
+                values = values + 1j * generator.standard_normal(shape)
         else:
-            values = generator.integers(0, 10, shape)
-        arrays.append(np.asarray(values).astype(item.type.element.dtype))
+            largest = (1 << (element.bits - (element.kind == "int"))) - 1
+            values = np.asarray(generator.integers(0, min(9, largest), shape, endpoint=True))
+        arrays.append(values.astype(element.dtype))
     return arrays
 
 

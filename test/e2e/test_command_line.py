@@ -126,6 +126,22 @@ def test_bfloat16_goes_through_files(cli: Cli) -> None:
     np.testing.assert_array_equal(np.load("o.npy").view(ml_dtypes.bfloat16), -values)
 
 
+def test_every_type_goes_through_files(cli: Cli) -> None:
+    for name in ("i1", "i4", "ui2", "i64", "f8E5M2", "f4E2M1FN", "f16", "complex<f32>"):
+        Path("t.mlir").write_text(
+            f"func.func @main(%x: tensor<5x{name}>) -> tensor<5x{name}> {{\n"
+            f"  %0 = stablehlo.reverse %x, dims = [0] : tensor<5x{name}>\n"
+            f"  return %0 : tensor<5x{name}>\n}}\n"
+        )
+        run = ("run", "t.mlir", "--random")
+        assert cli(*run, "--output", "o.npz") == (0, "", "")
+        assert cli(*run, "--expect", "o.npz", "--tolerance", "0")[0] == 0
+        back = ("run", "t.mlir", "--inputs", "o2.npz", "--output", "o.npz")
+        np.savez("o2.npz", arg0=saved("o.npz")[0])
+        assert cli(*back) == (0, "", "")
+        np.testing.assert_array_equal(saved("o.npz")[0], np.load("o2.npz")["arg0"][::-1])
+
+
 def test_an_artifact_runs_without_the_compiler(cli: Cli) -> None:
     assert cli("compile", "model.mlir", "-o", "model.gmill") == (0, "", "")
     assert cli("run", "model.gmill", "--inputs", "in.npz", "--output", "o.npz")[0] == 0

@@ -36,6 +36,25 @@ def test_distance_crosses_zero_and_the_exponents(dtype: type) -> None:
     assert ulp_distance(a, b).tolist() == [0, 2, 1, 2**info.nmant]
 
 
+NARROW = [
+    ml_dtypes.float4_e2m1fn,
+    ml_dtypes.float6_e3m2fn,
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e5m2fnuz,
+    ml_dtypes.float8_e8m0fnu,
+]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_formats_are_counted_value_by_value(dtype: type) -> None:
+    codes = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64)
+    values = np.unique(codes[np.isfinite(codes)]).astype(dtype)
+    assert ulp_distance(values[:-1], values[1:]).tolist() == [1] * (len(values) - 1)
+    assert ulp_distance(values[:1], values[-1:]).tolist() == [len(values) - 1]
+    assert compare(values, values.copy(), "close", 0) is None
+    assert compare(values[1:], values[:-1], "close", 0) is not None
+
+
 def test_the_greatest_distance_does_not_overflow() -> None:
     top = np.finfo(np.float64).max
     distance = ulp_distance(np.array([-top]), np.array([top]))
