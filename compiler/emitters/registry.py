@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gristmill.compiler.emitters.cpu.column import ColumnEmitter
 from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
+from gristmill.compiler.emitters.cpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSolveEmitter
@@ -30,6 +31,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
+    "cumulative": CumulativeEmitter,
     "triangular_solve": TriangularSolveEmitter,
     "cholesky": CholeskyEmitter,
     "rng_bit_generator": RngBitGeneratorEmitter,
