@@ -65,5 +65,5 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable '.[dev]'
-	@$(BIN)/python .typing/mend_stubs.py
+	@$(BIN)/python typings/mend_stubs.py
 	@touch $(VENV)/.run $@

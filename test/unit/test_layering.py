@@ -40,6 +40,7 @@ ALLOWED = {
 JOINTS = {
     "compiler/compile.py": ("gristmill.runtime.executable",),
     "compiler/jit.py": ("gristmill.runtime.executable",),
+    "compiler/polymorphic.py": ("gristmill.runtime.arguments", "gristmill.runtime.executable"),
     "compiler/codegen/testing.py": ("gristmill.runtime.code",),
 }
 FORBIDDEN = {
@@ -198,7 +199,7 @@ def test_every_folder_of_sources_is_packaged() -> None:
 
 
 def test_the_typing_alias_shows_the_whole_package() -> None:
-    alias = ROOT / ".typing" / "gristmill"
+    alias = ROOT / "typings" / "gristmill"
     missing = [p.name for p in (ROOT / "gristmill").glob("*.py") if not (alias / p.name).exists()]
     assert missing == []
     assert all((alias / package).is_dir() for package in PACKAGES[1:])
