@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlir import ir
 
@@ -32,12 +32,16 @@ from gristmill.runtime import artifact
 from gristmill.runtime.executable import Executable
 from gristmill.runtime.program import Program
 
+if TYPE_CHECKING:
+    from gristmill.compiler.frontends.polymorphic import PolymorphicModule
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
+
 #: What :meth:`Compilation.emit` can give, in order.
 STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
 
 #: The passes from ``hlo`` to ``fused``, as a pipeline string.
 DEFAULT_PIPELINE = (
-    "inline-calls,dce-hlo,simplify-loops,canonicalize-hlo,fold-constants,"
+    "inline-calls,dce-hlo,simplify-loops,canonicalize-hlo,fold-constants,resolve-shape-assertions,"
     "canonicalize-hlo{remove-barriers=true},inline-calls,cse-hlo,dce-hlo,check-supported,fuse,dce-hlo"
 )
 
@@ -197,27 +201,38 @@ class Compilation:
 
 
 def import_source(source: Any, name: str | None = None) -> HloModule:
-    """Read a source into the ``hlo`` dialect.
+    """Read a source of static shapes into the ``hlo`` dialect.
 
     ``source`` is a path (``str`` naming a file, or ``Path``), StableHLO or HLO text, bytes (bytecode, a portable
-    artifact), a JAX ``Lowered``, or an :class:`HloModule`, which is returned as it is.
+    artifact), a JAX ``Lowered`` or ``Exported``, or an :class:`HloModule`, which is returned as it is. Raises
+    ``UnsupportedError`` for a program with dynamic shapes.
     """
+    from gristmill.compiler import frontends
+
+    return frontends.require_static(import_program(source, name))
+
+
+def import_program(source: Any, name: str | None = None) -> HloModule | PolymorphicModule:
+    """As :func:`import_source`; a program with dynamic shapes gives a :class:`PolymorphicModule`."""
     from gristmill.compiler import frontends
 
     if isinstance(source, HloModule):
         return source
-    if isinstance(source, Path):
-        return frontends.load_file(source)
     if isinstance(source, str):
-        if "\n" not in source and not source.lstrip().startswith(("module", "func", "HloModule")):
-            return frontends.load_file(Path(source))
-        return frontends.load_text(source, name or "<text>")
+        if "\n" in source or source.lstrip().startswith(("module", "func", "HloModule")):
+            return frontends.import_bytes(source.encode(), name or "<text>")
+        source = Path(source)
+    if isinstance(source, Path):
+        return frontends.import_bytes(frontends.read_file(source), str(source))
     if isinstance(source, bytes | bytearray):
-        return frontends.load_bytes(bytes(source), name or "<bytes>")
+        return frontends.import_bytes(bytes(source), name or "<bytes>")
+    if hasattr(source, "mlir_module_serialized"):
+        return frontends.import_bytes(source.mlir_module_serialized, name or source.fun_name)
     if hasattr(source, "compiler_ir"):
-        return frontends.from_lowered(source)
+        return frontends.import_lowered(source)
     raise InputError(
-        f"cannot compile a {type(source).__name__}; give a path, text, bytes, a jax Lowered or an HloModule"
+        f"cannot compile a {type(source).__name__}; give a path, text, bytes, a jax Lowered or Exported, or an "
+        "HloModule"
     )
 
 
@@ -285,6 +300,17 @@ def _artifact(program: Program) -> bytes:
 
 def compile(  # the field's own word for it
     source: Any, *, target: Target | None = None, options: CompileOptions | None = None
-) -> Executable:
-    """Compile ``source`` (see :func:`import_source`) for ``target`` (default: this machine) and load it."""
-    return compile_stages(import_source(source), target, options=options).executable()
+) -> Executable | PolymorphicExecutable:
+    """Compile ``source`` (see :func:`import_source`) for ``target`` (default: this machine) and load it.
+
+    A program with dynamic shapes gives a :class:`PolymorphicExecutable`, which compiles when it is called.
+    """
+    program = import_program(source)
+    if isinstance(program, HloModule):
+        return compile_stages(program, target, options=options).executable()
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
+
+    def build(module: HloModule) -> Executable:
+        return compile_stages(module, target, options=options).executable()
+
+    return PolymorphicExecutable(program, build)

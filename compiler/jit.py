@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gristmill.compiler.compile import CompileOptions, compile
+from gristmill.compiler.compile import CompileOptions, compile_stages, import_source
 from gristmill.runtime.executable import Executable
 
 
@@ -31,7 +31,8 @@ def jit(
         key: tuple[Any, ...] = (structure, *shapes)
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
-            cache[key] = compile(lowered, options=options), lowered.out_tree
+            compilation = compile_stages(import_source(lowered), options=options)
+            cache[key] = compilation.executable(), lowered.out_tree
         executable, out_tree = cache[key]
         results = executable(*(jax.numpy.asarray(leaf) for leaf in leaves))
         flat = results if isinstance(results, tuple) else (results,)

@@ -230,7 +230,7 @@ OPS: dict[str, OpDef] = {
         "*operands",
         results=-1,
         traits="side_effect",
-        optional={"backend_config": "any", "has_side_effect": "bool"},
+        optional={"backend_config": "any", "has_side_effect": "bool", "error_message": "string"},
         call_target_name="string",
     ),
     # calls: the fused computation; kind: an emitter kind (see compiler.emitters)

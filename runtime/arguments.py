@@ -22,7 +22,7 @@ def admit(value: object, signature: Signature, index: int) -> Array:
     Raises ``InputError`` naming the argument otherwise.
     """
     where = describe("argument", index, signature)
-    array = _as_array(value, where)
+    array = as_array(value, where)
     check_fit(array, signature.type, where)
     return array
 
@@ -66,7 +66,8 @@ def check_fit(array: Array, kind: ArrayType, where: str) -> None:
         raise InputError(f"{where}: the data is not aligned to its element size; copy the array")
 
 
-def _as_array(value: object, where: str) -> Array:
+def as_array(value: object, where: str) -> Array:
+    """``value`` as a numpy array, without copying where possible; ``InputError`` naming ``where`` if it is none."""
     if isinstance(value, np.ndarray):
         return cast("Array", value)
     if isinstance(value, np.generic):

@@ -19,6 +19,10 @@ attribute                   on        meaning
 
 Operations keep their source locations. Malformed input raises ``ParseError``; a valid program with
 operations or types that are not implemented raises one ``UnsupportedError`` that lists them all.
+
+A program whose shapes are not known before it is called is a
+:class:`~gristmill.compiler.frontends.polymorphic.PolymorphicModule`: :func:`import_bytes` and
+:func:`import_lowered` give one, the ``load`` functions and :func:`from_lowered` refuse it.
 """
 
 from __future__ import annotations
@@ -26,27 +30,68 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.errors import ParseError
+from gristmill.errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
+    from gristmill.compiler.frontends.polymorphic import PolymorphicModule
     from gristmill.compiler.frontends.source import Lowered
     from gristmill.compiler.module import HloModule
 
-__all__ = ["from_lowered", "load_bytes", "load_file", "load_text"]
+__all__ = [
+    "from_lowered",
+    "import_bytes",
+    "import_lowered",
+    "load_bytes",
+    "load_file",
+    "load_text",
+    "read_file",
+    "require_static",
+]
+
+
+def read_file(path: str | Path) -> bytes:
+    """The content of the file ``path``; raises ``ParseError`` when it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ParseError(f"cannot read the file: {error.strerror}", location=str(path)) from None
+
+
+def import_bytes(data: bytes, name: str = "module") -> HloModule | PolymorphicModule:
+    """Import a program from bytes, of static or dynamic shapes. Otherwise as :func:`load_bytes`."""
+    from gristmill.compiler.frontends.polymorphic import load
+    from gristmill.compiler.frontends.source import parse_bytes
+
+    return load(parse_bytes(data, name), name)
+
+
+def import_lowered(lowered: Lowered) -> HloModule | PolymorphicModule:
+    """As :func:`from_lowered`, of static or dynamic shapes."""
+    from gristmill.compiler.frontends.polymorphic import load
+    from gristmill.compiler.frontends.source import module_of_lowered
+
+    return load(module_of_lowered(lowered), "jax")
+
+
+def require_static(program: HloModule | PolymorphicModule) -> HloModule:
+    """``program``; raises ``UnsupportedError`` when its shapes are dynamic."""
+    from gristmill.compiler.module import HloModule
+
+    if isinstance(program, HloModule):
+        return program
+    raise UnsupportedError(
+        f"the program has dynamic shapes ({program}); gristmill.compile gives an executable that is "
+        "compiled for each set of shapes it is called with"
+    )
 
 
 def load_file(path: str | Path) -> HloModule:
     """Import the program in the file ``path``, whatever its format.
 
     Raises ``ParseError`` when the file cannot be read or is not well formed, ``UnsupportedError`` when it
-    uses something not implemented.
+    uses something not implemented or has dynamic shapes.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ParseError(f"cannot read the file: {error.strerror}", location=str(path)) from None
-    return load_bytes(data, str(path))
+    return load_bytes(read_file(path), str(path))
 
 
 def load_bytes(data: bytes, name: str = "module") -> HloModule:
@@ -54,10 +99,7 @@ def load_bytes(data: bytes, name: str = "module") -> HloModule:
 
     ``name`` stands for the file name in locations and messages. Raises as :func:`load_file`.
     """
-    from gristmill.compiler.frontends.source import parse_bytes
-    from gristmill.compiler.frontends.translate import translate
-
-    return translate(parse_bytes(data, name), name)
+    return require_static(import_bytes(data, name))
 
 
 def load_text(text: str, name: str = "module") -> HloModule:
@@ -71,7 +113,4 @@ def from_lowered(lowered: Lowered) -> HloModule:
     Raises ``UnsupportedError`` as :func:`load_file`, and ``InputError`` for an object without
     ``compiler_ir``.
     """
-    from gristmill.compiler.frontends.source import module_of_lowered
-    from gristmill.compiler.frontends.translate import translate
-
-    return translate(module_of_lowered(lowered), "jax")
+    return require_static(import_lowered(lowered))

@@ -134,7 +134,7 @@ def _source_array(kind: source_ir.Type) -> ArrayType:
         raise UnsupportedError(f"type {kind} is not supported yet")
     if not kind.has_static_shape:
         raise UnsupportedError(
-            f"type {kind} has dynamic dimensions; export the program with concrete shapes"
+            f"type {kind} has dimensions that neither constants nor the shapes of the arguments determine"
         )
     element = ELEMENT_TYPES.get(str(kind.element_type))
     if element is None:

@@ -186,6 +186,10 @@ def _get_dimension_size(scope: FunctionTranslator, op: Operation) -> Sequence[ir
     return scope.emit(op, "constant", [], value=value)
 
 
+def _set_dimension_size(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
+    raise UnsupportedError("the size is computed at run time")  # known ones have become slices
+
+
 def _identity(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     return scope.operands(op)
 
@@ -395,6 +399,8 @@ def _custom_call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]
             attributes["backend_config"] = _foreign(op.attributes[name])
     if _boolean(op, "has_side_effect"):
         attributes["has_side_effect"] = True
+    if "error_message" in op.attributes:
+        attributes["error_message"] = source_ir.StringAttr(op.attributes["error_message"]).value
     return scope.emit(op, "custom_call", **attributes)
 
 
@@ -533,6 +539,7 @@ _SPECIAL: dict[str, Rule] = {
     "stablehlo.rng_bit_generator": _rng_bit_generator,
     "stablehlo.scatter": _scatter,
     "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.set_dimension_size": _set_dimension_size,
     "stablehlo.slice": _copied("start_indices limit_indices strides"),
     "stablehlo.sort": _sort,
     "stablehlo.transpose": _copied("permutation"),

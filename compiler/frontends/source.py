@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every input format to a StableHLO module in jaxlib's MLIR, made ready for translation.
+"""Every input format to a StableHLO module in jaxlib's MLIR.
 
-In: bytes or a JAX object. Out: a ``jaxlib.mlir`` module, prepared by
-:mod:`gristmill.compiler.frontends.legalise`.
+In: bytes or a JAX object. Out: a ``jaxlib.mlir`` module, as it was written.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportMissingModuleSource]
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
-from gristmill.compiler.frontends.legalise import prepare
 from gristmill.errors import InputError, ParseError
 
 _BYTECODE_MAGIC = b"ML\xefR"
@@ -67,18 +65,13 @@ def make_source_context() -> ir.Context:
 
 
 def parse_bytes(data: bytes, name: str) -> ir.Operation:
-    """Parse ``data`` in any supported format and prepare it; raises ``ParseError``.
-
-    The result is the ``builtin.module`` operation.
-    """
+    """The ``builtin.module`` operation of ``data`` in any supported format; raises ``ParseError``."""
     with make_source_context() as context:
-        module = _parse(context, data, name).operation
-        prepare(module)
-    return module
+        return _parse(context, data, name).operation
 
 
 def module_of_lowered(lowered: Lowered) -> ir.Operation:
-    """A prepared copy of a JAX lowered object's module operation, in JAX's context."""
+    """A copy of a JAX lowered object's module operation, in JAX's context."""
     if not hasattr(lowered, "compiler_ir"):
         raise InputError(
             f"expected what jax.jit(f).lower(...) returns, got {type(lowered).__name__}"
@@ -88,9 +81,7 @@ def module_of_lowered(lowered: Lowered) -> ir.Operation:
         raise InputError("the lowered object gives no StableHLO module")
     _registry()
     with original.context, ir.Location.unknown():
-        module = original.operation.clone().operation  # shares the constants with the original
-        prepare(module)
-    return module
+        return original.operation.clone().operation  # shares the constants with the original
 
 
 def _parse(context: ir.Context, data: bytes, name: str) -> ir.Module:

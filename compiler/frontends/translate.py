@@ -27,8 +27,8 @@ def translate(module: source_ir.Operation, name: str) -> HloModule:
     ``name`` is what positions of nameless input are reported against. Raises ``ParseError`` when the
     module has no entry function and ``UnsupportedError`` listing everything not implemented.
     """
-    functions = _functions(module)
-    entry = _entry(functions, name)
+    functions = functions_of(module)
+    entry = entry_name(functions, name)
     with make_context(), ir.Location.unknown():
         importer = Importer(module, name, functions, ir.Module.create())
         order = importer.reachable(entry)
@@ -36,12 +36,12 @@ def translate(module: source_ir.Operation, name: str) -> HloModule:
             FunctionTranslator(importer).function(function, entry=function == entry)
         importer.raise_unsupported()
         _verify(importer.target)
-        title = _title(module, name)
+        title = module_title(module, name)
         importer.target.operation.attributes["sym_name"] = ir.StringAttr.get(title)
     return HloModule(importer.target, importer.constants.arrays, title)
 
 
-def _title(module: source_ir.Operation, name: str) -> str:
+def module_title(module: source_ir.Operation, name: str) -> str:
     """The module's own name, else the file name without its folder and ending."""
     attributes = module.attributes
     if "sym_name" in attributes:
@@ -49,7 +49,8 @@ def _title(module: source_ir.Operation, name: str) -> str:
     return Path(name).stem
 
 
-def _functions(module: source_ir.Operation) -> dict[str, source_ir.Operation]:
+def functions_of(module: source_ir.Operation) -> dict[str, source_ir.Operation]:
+    """The functions of a source module by name."""
     return {
         source_ir.StringAttr(op.attributes["sym_name"]).value: op
         for op in operations(first_block(module))
@@ -57,7 +58,8 @@ def _functions(module: source_ir.Operation) -> dict[str, source_ir.Operation]:
     }
 
 
-def _entry(functions: dict[str, source_ir.Operation], name: str) -> str:
+def entry_name(functions: dict[str, source_ir.Operation], name: str) -> str:
+    """``main``, or else the only public function; raises ``ParseError`` when there is no such."""
     if "main" in functions:
         return "main"
     public = [symbol for symbol, op in functions.items() if _is_public(op)]

@@ -25,6 +25,7 @@ PASSES: dict[str, str] = _table(
     ("canonicalize-hlo", "canonicalize_hlo:CanonicalizeHloPass"),
     ("simplify-loops", "simplify_loops:SimplifyLoopsPass"),
     ("fold-constants", "fold_constants:FoldConstantsPass"),
+    ("resolve-shape-assertions", "resolve_shape_assertions:ResolveShapeAssertionsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),

@@ -167,12 +167,12 @@ def test_main_wins_over_other_public_functions():
 
 
 UNSUPPORTED = """
-func.func @main(%c: tensor<4xcomplex<f32>>, %d: tensor<?xf32>, %e: tensor<2xf8E5M2>) {
-  %0 = stablehlo.add %c, %c : tensor<4xcomplex<f32>>
+func.func @main(%c: tensor<4xindex>, %d: tensor<4xf32>) {
+  %0 = stablehlo.custom_call @other(%c) : (tensor<4xindex>) -> tensor<4xindex>
   %1 = "stablehlo.all_reduce"(%d) ({
   ^bb0(%x: tensor<f32>, %y: tensor<f32>):
     stablehlo.return %x : tensor<f32>
-  }) {replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<?xf32>) -> tensor<?xf32>
+  }) {replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
 """
@@ -182,14 +182,18 @@ def test_all_unsupported_things_are_reported_at_once():
     with pytest.raises(UnsupportedError) as caught:
         load_text(UNSUPPORTED, "in.mlir")
     assert caught.value.items == (
-        "in.mlir:2:1: func.func: element type complex<f32> is not supported yet",
-        "in.mlir:2:1: func.func: type tensor<?xf32> has dynamic dimensions; "
-        "export the program with concrete shapes",
-        "in.mlir:2:1: func.func: element type f8E5M2 is not supported yet",
-        "in.mlir:3:8: stablehlo.add: element type complex<f32> is not supported yet",
+        "in.mlir:2:1: func.func: element type index is not supported yet",
+        "in.mlir:3:8: stablehlo.custom_call: element type index is not supported yet",
         "in.mlir:4:8: stablehlo.all_reduce: not supported yet",
     )
-    assert str(caught.value).startswith("the program uses 5 things that are not supported:\n")
+    assert str(caught.value).startswith("the program uses 3 things that are not supported:\n")
+
+
+def test_a_dynamic_program_is_refused_with_what_to_do():
+    text = "func.func @main(%x: tensor<?x4xf32>) { return }"
+    message = r"dynamic shapes \(arg0: f32\[\?, 4\]\); gristmill.compile gives"
+    with pytest.raises(UnsupportedError, match=message):
+        load_text(text)
 
 
 @pytest.mark.parametrize(

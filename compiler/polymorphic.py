@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``PolymorphicExecutable``: a program with dynamic shapes, compiled for each set of shapes when first called.
+
+The shapes of a call's arguments, and the content of the few arguments that sizes are computed from, are the
+key of a cache of :class:`~gristmill.runtime.executable.Executable`\\ s.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from gristmill.compiler.frontends.polymorphic import PolymorphicArgument, PolymorphicModule
+from gristmill.compiler.module import HloModule
+from gristmill.errors import InputError
+from gristmill.runtime.arguments import as_array
+from gristmill.runtime.executable import Executable, Results
+
+Array = np.ndarray[Any, Any]
+Shapes = tuple[tuple[int, ...], ...]
+_Key = tuple[Shapes, tuple[bytes, ...]]
+
+#: Specialisations kept; the oldest goes when there are more.
+CAPACITY = 256
+
+
+class PolymorphicExecutable:
+    """A program with dynamic shapes. Call it with arrays; several threads may.
+
+    Attributes:
+        name: the program's name.
+        inputs: its arguments; ``str()`` of one is, for example, ``f32[b, 2*b + 1]``.
+    """
+
+    def __init__(
+        self, program: PolymorphicModule, build: Callable[[HloModule], Executable]
+    ) -> None:
+        """``build`` compiles one specialisation of ``program``."""
+        self.name = program.name
+        self.inputs: tuple[PolymorphicArgument, ...] = program.inputs
+        self._program = program
+        self._build = build
+        self._by_value = [i for i, item in enumerate(program.inputs) if item.by_value]
+        self._ready: dict[_Key, Executable] = {}
+        self._pending: dict[_Key, Future[Executable]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        *arrays: object,
+        out: Array | Sequence[Array | None] | None = None,
+        threads: int | None = None,
+    ) -> Results:
+        """Run the program, after compiling it if these shapes are new.
+
+        ``out``, ``threads`` and the result are those of :meth:`Executable.__call__`. Raises ``InputError``
+        when an array, or the shapes together, do not fit the program.
+        """
+        inputs = self._admit(arrays)
+        return self._executable(inputs)(*inputs, out=out, threads=threads)
+
+    def specialise(
+        self, *shapes: Sequence[int], values: Mapping[int | str, object] | None = None
+    ) -> Executable:
+        """The executable for concrete shapes, one for each argument, from the cache or compiled now.
+
+        Args:
+            shapes: the shapes; ``()`` for a scalar.
+            values: the content, by index or name, of the arguments that are ``by_value``.
+        """
+        given = self._values(values or {})
+        return self._compiled((tuple(tuple(shape) for shape in shapes), given))
+
+    def specialised_for(self, *arrays: object) -> Executable:
+        """The executable that a call with ``arrays`` runs."""
+        return self._executable(self._admit(arrays))
+
+    def module_for(
+        self, *shapes: Sequence[int], values: Mapping[int | str, object] | None = None
+    ) -> HloModule:
+        """The program for concrete shapes, not compiled. Arguments as for :meth:`specialise`."""
+        return self._module((tuple(tuple(shape) for shape in shapes), self._values(values or {})))
+
+    def __len__(self) -> int:
+        """How many specialisations are cached."""
+        return len(self._ready)
+
+    def __repr__(self) -> str:
+        return f"<PolymorphicExecutable {self.name}({self._program}), {len(self)} specialised>"
+
+    def _admit(self, arrays: Sequence[object]) -> list[Array]:
+        if len(arrays) != len(self.inputs):
+            raise InputError(
+                f"{len(arrays)} arguments given, {len(self.inputs)} expected ({self._program})"
+            )
+        inputs: list[Array] = []
+        for index, (value, item) in enumerate(zip(arrays, self.inputs, strict=True)):
+            array = as_array(value, f"argument {index} ({item.name!r})")
+            if array.dtype != item.element.dtype:
+                raise InputError(
+                    f"argument {index} ({item.name!r}): dtype {array.dtype} does not fit {item}; "
+                    f"convert it with .astype({item.element.dtype.name!r})"
+                )
+            inputs.append(array)
+        return inputs
+
+    def _executable(self, inputs: Sequence[Array]) -> Executable:
+        key = (
+            tuple([array.shape for array in inputs]),
+            tuple([inputs[index].tobytes() for index in self._by_value]),
+        )
+        return self._ready.get(key) or self._compiled(key)
+
+    def _values(self, values: Mapping[int | str, object]) -> tuple[bytes, ...]:
+        given: list[bytes] = []
+        for index in self._by_value:
+            item = self.inputs[index]
+            value = values.get(index, values.get(item.name))
+            if value is None:
+                raise InputError(
+                    f"argument {index} ({item.name!r}): shapes depend on its value; give it in values"
+                )
+            given.append(np.asarray(value, item.element.dtype).tobytes())
+        return tuple(given)
+
+    def _compiled(self, key: _Key) -> Executable:
+        """The executable for ``key``: cached, or compiled by the first of the threads that ask for it."""
+        with self._lock:
+            ready = self._ready.get(key)
+            if ready is not None:
+                return ready
+            future = self._pending.get(key)
+            mine = future is None
+            if future is None:
+                future = self._pending[key] = Future()
+        if mine:
+            self._compile(key, future)
+        return future.result()
+
+    def _compile(self, key: _Key, future: Future[Executable]) -> None:
+        try:
+            executable = self._build(self._module(key))
+        except BaseException as error:
+            with self._lock:
+                del self._pending[key]
+            future.set_exception(error)
+            return
+        with self._lock:
+            while len(self._ready) >= CAPACITY:
+                del self._ready[next(iter(self._ready))]
+            self._ready[key] = executable
+            del self._pending[key]
+        future.set_result(executable)
+
+    def _module(self, key: _Key) -> HloModule:
+        shapes, contents = key
+        values: dict[int, Array] = {}
+        for index, content in zip(self._by_value, contents, strict=True):
+            flat = np.frombuffer(content, self.inputs[index].element.dtype)
+            if index < len(shapes) and flat.size == int(np.prod(shapes[index])):
+                values[index] = flat.reshape(shapes[index])
+        return self._program.specialise(shapes, values)
