@@ -9,6 +9,7 @@ from gristmill.compiler.emitters.cpu.column import ColumnEmitter
 from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
 from gristmill.compiler.emitters.cpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
+from gristmill.compiler.emitters.cpu.fft import FftEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSolveEmitter
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
@@ -31,6 +32,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
+    "fft": FftEmitter,
     "cumulative": CumulativeEmitter,
     "triangular_solve": TriangularSolveEmitter,
     "cholesky": CholeskyEmitter,
@@ -47,7 +49,7 @@ def is_supported(kind: str) -> bool:
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
 _WHOLE = frozenset(
-    "scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky".split()
+    "scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky fft".split()
 )
 
 

@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FFT emitter: Stockham's algorithm over several lines at once, one in each lane of a vector.
+
+A *line* runs along one transformed dimension. A task loads as many lines as a vector has lanes into scratch, as planes
+of real and imaginary parts with the lanes innermost; every step is then whole-vector arithmetic whatever the length
+(:mod:`.fft_butterfly`), and a twiddle factor is one scalar for all lanes. Lengths with large prime factors are
+convolved with a chirp (Bluestein). Several dimensions are transformed one after another, a phase each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+from mlir.dialects import arith, vector
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
+from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
+from gristmill.compiler.emitters.cpu.fft_plan import Plan, Stage
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.cpu.tables import Tables
+from gristmill.compiler.emitters.elemental import complex_arithmetic
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Node
+from gristmill.runtime.types import ArrayType, ElementType, element_type
+
+#: Scratch that the lines of one task should not exceed, while they fill at least this many lanes.
+_SCRATCH_LIMIT, _MIN_LANES = 2 << 20, 4
+
+#: An element of an array of lines: called with an index, gives real and imaginary part.
+Read = Callable[[PhaseFrame, list[Index]], Complex]
+Write = Callable[[PhaseFrame, list[Index], Complex], None]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One transformed dimension.
+
+    Attributes:
+        shape: the array's shape, the line's own extent aside (that of ``dimension`` is not used).
+        dimension: the dimension transformed.
+        length: number of points.
+        inverse: whether the sign is positive and the result divided by ``length``.
+        stored: result points kept: ``length``, or ``length / 2 + 1`` for the first half.
+        hermitian: whether only the first half is given, the rest being its conjugate mirrored.
+        read, write: elements of the source and the target.
+    """
+
+    shape: tuple[int, ...]
+    dimension: int
+    length: int
+    inverse: bool
+    stored: int
+    hermitian: bool
+    read: Read
+    write: Write
+
+    @property
+    def lines(self) -> int:
+        """Number of lines."""
+        return math.prod(self._others)
+
+    @property
+    def _others(self) -> list[int]:
+        return [s for d, s in enumerate(self.shape) if d != self.dimension]
+
+    def index(self, line: Index, position: Index) -> list[Index]:
+        """Where ``position`` of a line is."""
+        result = build.delinearize(line, self._others)
+        result.insert(self.dimension, position)
+        return result
+
+
+class FftEmitter:
+    """Compiles one ``fft`` and the data movement fused into its operand."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self.node: Node = source.graph.results[0]
+        self.operand = self.node.operands[0]
+        self.kind = self.node.string("fft_type")
+        self.lengths = self.node.dims("fft_length")
+        element = self.node.type.element
+        is_real = element.kind != "complex"
+        self.part: ElementType = element if is_real else complex_arithmetic.part_type(element)
+        self.complex = element_type(f"complex<{self.part.name}>")
+        between = self.operand.shape if self.kind == "IRFFT" else self.node.shape
+        self._between = ArrayType(between, self.complex)
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        size = self.node.type.size
+        if size == 0 or self.operand.type.size == 0:
+            frame = KernelFrame(self.source)
+            frame.phase(self._fill_zero)
+            return frame.finish("fft")
+        workspace = 0
+        if self.kind == "IRFFT" and len(self.lengths) > 1:
+            workspace = self._between.nbytes
+        passes = self._passes()
+        lines = [_Lines(self, p) for p in passes]
+        scratch = max(x.scratch_bytes for x in lines)
+        frame = KernelFrame(self.source, workspace_bytes=workspace, scratch_bytes=scratch)
+        tables = Tables(frame.module, self.source.name)
+        work = 0
+        for item in lines:
+            item.define(tables)
+            flops = 5 * item.plan.inner * max(1, item.plan.inner.bit_length()) * item.job.lines
+            work += flops
+            frame.phase(
+                lambda phase, item=item: item.emit(phase, tables),
+                item.tasks,
+                worth_splitting(flops, 2),
+            )
+        return frame.finish("fft", work)
+
+    def _fill_zero(self, phase: PhaseFrame) -> None:
+        zero = build.constant(self.node.type.element, 0)
+
+        def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            index = build.delinearize(at, self.node.shape)
+            phase.store(0, zero, index, self.node.type)
+            return []
+
+        if self.node.type.size:
+            build.for_loop(0, self.node.type.size, step)
+
+    def _passes(self) -> list[_Pass]:
+        """The last dimension first, or last for ``IRFFT``; results in between are complex."""
+        rank, count = len(self.node.shape), len(self.lengths)
+        dimensions = list(range(rank - count, rank))
+        inverse = self.kind in ("IFFT", "IRFFT")
+        order = dimensions if self.kind == "IRFFT" else dimensions[::-1]
+        result: list[_Pass] = []
+        for number, dimension in enumerate(order):
+            length = self.lengths[dimension - (rank - count)]
+            is_real_result = self.kind == "IRFFT" and number == count - 1
+            halves = self.kind == "RFFT" and number == 0
+            shape = self.node.shape if is_real_result else self._between.shape
+            result.append(
+                _Pass(
+                    shape,
+                    dimension,
+                    length,
+                    inverse,
+                    length // 2 + 1 if halves else length,
+                    is_real_result,
+                    self._read_operand if number == 0 else self._read_between,
+                    self._write_real if is_real_result else self._write_between,
+                )
+            )
+        return result
+
+    def _read_operand(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+        value = phase.elemental.value(self.operand, index)
+        if self.operand.type.element.kind == "complex":
+            return complex_arithmetic.parts(value)
+        return value, build.constant(self.part, 0)
+
+    def _buffer(self, phase: PhaseFrame) -> ir.Value:
+        """Where complex results in between are: the result, unless that is real."""
+        if self.kind != "IRFFT":
+            return phase.results[0]
+        return build.view(phase.workspace, 0, self._between)
+
+    def _read_between(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+        value = build.load(self._buffer(phase), index, self.complex)
+        return complex_arithmetic.parts(value)
+
+    def _write_between(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+        build.store(complex_arithmetic.create(*value), self._buffer(phase), index, self.complex)
+
+    def _write_real(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+        phase.store(0, value[0], index, self.node.type)
+
+
+class _Lines:
+    """The code of one pass."""
+
+    def __init__(self, owner: FftEmitter, job: _Pass):
+        self.job, self.part = job, owner.part
+        self.plan = Plan.of(job.length)
+        self.stages = self.plan.stages()
+        lanes = owner.source.target.lanes(self.part.nbytes)
+        lanes = min(lanes, 1 << max(0, job.lines - 1).bit_length())
+        while lanes > _MIN_LANES and 4 * self._plane_bytes(lanes) > _SCRATCH_LIMIT:
+            lanes //= 2
+        self.lanes = lanes
+
+    def _plane_bytes(self, lanes: int) -> int:
+        return -(-self.plan.inner * lanes * self.part.nbytes // 64) * 64
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of one task: two pairs of planes."""
+        return 4 * self._plane_bytes(self.lanes)
+
+    @property
+    def tasks(self) -> int:
+        """Groups of lines."""
+        return -(-self.job.lines // self.lanes)
+
+    @property
+    def vector(self) -> ir.VectorType:
+        """One part of a point of every line."""
+        return ir.VectorType.get([self.lanes], build.register_type(self.part))
+
+    def key(self, name: str) -> str:
+        """The name of a table of this pass."""
+        return f"{name} of {self.plan.inner if name.startswith('stage') else self.plan.length}"
+
+    def define(self, tables: Tables) -> None:
+        """Define the constant tables."""
+        kind = self.part.dtype
+        for number, stage in enumerate(self.stages):
+            if stage.blocks > 1:
+                data = stage.twiddles().astype(kind)
+                tables.define(self.key(f"stage {number}"), data)
+        if self.plan.is_bluestein:
+            tables.define(self.key("chirp"), self.plan.chirp().astype(kind))
+            tables.define(self.key("filter"), self.plan.filter().astype(kind))
+
+    def emit(self, phase: PhaseFrame, tables: Tables) -> None:
+        """Emit the task loop."""
+        array = ArrayType((self.plan.inner * self.lanes,), self.part)
+        planes = [
+            build.view(phase.scratch, i * self._plane_bytes(self.lanes), array) for i in range(4)
+        ]
+
+        def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                first = build.mul(number, self.lanes)
+                count: Index = self.lanes
+                if self.job.lines % self.lanes:
+                    count = build.minimum(build.sub(self.job.lines, first), self.lanes)
+                _Group(self, phase, tables, first, count).emit(planes)
+            return []
+
+        build.for_loop(phase.begin, phase.end, task)
+
+
+Planes = Sequence[ir.Value]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One task: ``count`` lines from ``first`` on."""
+
+    lines: _Lines
+    phase: PhaseFrame
+    tables: Tables
+    first: Index
+    count: Index
+
+    def emit(self, planes: Planes) -> None:
+        """Emit the transform; ``planes`` are two pairs."""
+        job, plan = self.lines.job, self.lines.plan
+        source, target = list(planes[:2]), list(planes[2:])
+        if (
+            job.inverse
+        ):  # with real and imaginary part exchanged, the inverse is the forward transform
+            source.reverse()
+        self._load(source)
+        if job.inverse:
+            source.reverse()
+        if plan.is_bluestein:
+            source, target = self._convolve(source, target)
+        else:
+            source, target = self._transform(source, target)
+        self._store(source[::-1] if job.inverse else source)
+
+    def _each(self, low: Index, high: Index, body: Callable[[Index, Index], None]) -> None:
+        """``body(position, lane)`` for the positions in range of every line."""
+
+        def position(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            build.for_loop(0, self.count, lambda lane, _: element(at, lane))
+            return []
+
+        def element(at: Index, lane: ir.Value) -> list[ir.Value]:
+            with self.phase.elemental.scope():
+                body(at, lane)
+            return []
+
+        build.for_loop(low, high, position)
+
+    def _put(self, planes: Planes, at: Index, lane: Index, value: Complex) -> None:
+        where = [build.add(build.mul(at, self.lines.lanes), lane)]
+        for plane, part in zip(planes, value, strict=True):
+            build.store(part, plane, where, self.lines.part)
+
+    def _get(self, planes: Planes, at: Index, lane: Index) -> Complex:
+        where = [build.add(build.mul(at, self.lines.lanes), lane)]
+        real, imaginary = (build.load(plane, where, self.lines.part) for plane in planes)
+        return real, imaginary
+
+    def _load(self, planes: Planes) -> None:
+        job = self.lines.job
+
+        def value(position: Index, lane: Index) -> Complex:
+            return job.read(self.phase, job.index(build.add(self.first, lane), position))
+
+        given = job.length // 2 + 1 if job.hermitian else job.length
+        self._each(0, given, lambda at, lane: self._put(planes, at, lane, value(at, lane)))
+
+        def mirrored(at: Index, lane: Index) -> None:
+            real, imaginary = value(build.sub(job.length, at), lane)
+            self._put(planes, at, lane, (real, arith.NegFOp(imaginary).result))
+
+        if given < job.length:
+            self._each(given, job.length, mirrored)
+
+    def _store(self, planes: Planes) -> None:
+        job, part = self.lines.job, self.lines.part
+
+        def element(at: Index, lane: Index) -> None:
+            value = self._get(planes, at, lane)
+            if job.inverse:
+                scale = build.constant(part, 1.0 / job.length)
+                value = butterfly.mul(value[0], scale), butterfly.mul(value[1], scale)
+            job.write(self.phase, job.index(build.add(self.first, lane), at), value)
+
+        self._each(0, job.stored, element)
+
+    def _vector(self, planes: Planes, at: Index) -> Complex:
+        where = [build.index_value(build.mul(at, self.lines.lanes))]
+        kind = self.lines.vector
+        real, imaginary = (vector.LoadOp(kind, plane, where).result for plane in planes)
+        return real, imaginary
+
+    def _put_vector(self, planes: Planes, at: Index, value: Complex) -> None:
+        where = [build.index_value(build.mul(at, self.lines.lanes))]
+        for plane, part in zip(planes, value, strict=True):
+            vector.StoreOp(part, plane, where)
+
+    def _scalars(self, table: ir.Value, index: Sequence[Index]) -> Complex:
+        """A complex number of a table, in every lane."""
+        kind, part = self.lines.vector, self.lines.part
+        real, imaginary = (
+            vector.BroadcastOp(kind, build.load(table, [*index, i], part)).result for i in (0, 1)
+        )
+        return real, imaginary
+
+    def _transform(self, source: Planes, target: Planes) -> tuple[Planes, Planes]:
+        """The inner transform; returns ``(result, other planes)``."""
+        for number, stage in enumerate(self.lines.stages):
+            self._stage(stage, number, source, target)
+            source, target = target, source
+        return source, target
+
+    def _stage(self, stage: Stage, number: int, source: Planes, target: Planes) -> None:
+        table = None
+        if stage.blocks > 1:
+            table = self.tables.get(self.lines.key(f"stage {number}"))
+
+        def block(p: Index) -> None:
+            factors: list[Complex] = []
+            if table is not None:
+                factors = [self._scalars(table, [p, j]) for j in range(stage.radix - 1)]
+
+            def step(q: Index) -> None:
+                at = [
+                    build.add(q, build.mul(build.add(p, stage.blocks * k), stage.stride))
+                    for k in range(stage.radix)
+                ]
+                values = butterfly.transform([self._vector(source, x) for x in at])
+                for j, factor in enumerate(factors):
+                    values[j + 1] = butterfly.multiply(values[j + 1], factor)
+                base = build.add(q, build.mul(p, stage.radix * stage.stride))
+                for j, value in enumerate(values):
+                    self._put_vector(target, build.add(base, j * stage.stride), value)
+
+            _loop(stage.stride, step)
+
+        _loop(stage.blocks, block)
+
+    def _convolve(self, source: Planes, target: Planes) -> tuple[Planes, Planes]:
+        """Bluestein: the transform as a convolution with a chirp."""
+        plan = self.lines.plan
+        chirp = self.tables.get(self.lines.key("chirp"))
+        kernel = self.tables.get(self.lines.key("filter"))
+
+        def turn(at: Index) -> None:
+            value = butterfly.multiply(self._vector(source, at), self._scalars(chirp, [at]))
+            self._put_vector(source, at, value)
+
+        def clear(at: Index) -> None:
+            zero = butterfly.splat(self.lines.vector, 0.0)
+            self._put_vector(source, build.add(at, plan.length), (zero, zero))
+
+        _loop(plan.length, turn)
+        _loop(plan.inner - plan.length, clear)
+        source, target = self._transform(source, target)
+
+        def filtered(at: Index) -> None:
+            real, imaginary = butterfly.multiply(
+                self._vector(source, at), self._scalars(kernel, [at])
+            )
+            self._put_vector(source, at, (imaginary, real))  # exchanged: transforms back
+
+        _loop(plan.inner, filtered)
+        source, target = self._transform(source, target)
+
+        def turn_back(at: Index) -> None:
+            imaginary, real = self._vector(source, at)
+            value = butterfly.multiply((real, imaginary), self._scalars(chirp, [at]))
+            self._put_vector(source, at, value)
+
+        _loop(plan.length, turn_back)
+        return source, target
+
+
+def _loop(count: int, body: Callable[[Index], None]) -> None:
+    """A loop without carried values; none for a single step."""
+
+    def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        body(at)
+        return []
+
+    if count == 1:
+        body(0)
+    else:
+        build.for_loop(0, count, step)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small discrete Fourier transforms on vectors held in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mlir import ir
+from mlir.dialects import arith
+
+#: Real and imaginary vectors.
+Complex = tuple[ir.Value, ir.Value]
+_FMA = arith.FastMathFlags.contract
+
+
+def add(a: ir.Value, b: ir.Value) -> ir.Value:
+    """``a + b``."""
+    return arith.AddFOp(a, b, fastmath=_FMA).result
+
+
+def sub(a: ir.Value, b: ir.Value) -> ir.Value:
+    """``a - b``."""
+    return arith.SubFOp(a, b, fastmath=_FMA).result
+
+
+def mul(a: ir.Value, b: ir.Value) -> ir.Value:
+    """``a * b``."""
+    return arith.MulFOp(a, b, fastmath=_FMA).result
+
+
+def multiply(a: Complex, b: Complex) -> Complex:
+    """``a * b``."""
+    return (
+        sub(mul(a[0], b[0]), mul(a[1], b[1])),
+        add(mul(a[0], b[1]), mul(a[1], b[0])),
+    )
+
+
+def _plus(a: Complex, b: Complex) -> Complex:
+    return add(a[0], b[0]), add(a[1], b[1])
+
+
+def _minus(a: Complex, b: Complex) -> Complex:
+    return sub(a[0], b[0]), sub(a[1], b[1])
+
+
+def splat(kind: ir.Type, value: float) -> ir.Value:
+    """``value`` in every lane of a vector type."""
+    element = ir.VectorType(kind).element_type
+    attribute = ir.DenseElementsAttr.get_splat(kind, ir.FloatAttr.get(element, value))
+    return arith.ConstantOp(kind, attribute).result
+
+
+def _scale(a: ir.Value, factor: float) -> ir.Value:
+    return mul(a, splat(a.type, factor))
+
+
+def _rotate(value: Complex, numerator: int, size: int) -> Complex:
+    """``value * exp(-2 pi i numerator / size)``."""
+    eighth = numerator * 8 % (8 * size)
+    if eighth == 0:
+        return value
+    if eighth == 2 * size:  # by -i
+        return value[1], arith.NegFOp(value[0]).result
+    half = math.sqrt(0.5)
+    if eighth == size:  # by (1 - i) / sqrt(2)
+        return _scale(add(value[0], value[1]), half), _scale(sub(value[1], value[0]), half)
+    if eighth == 3 * size:  # by (-1 - i) / sqrt(2)
+        return _scale(sub(value[1], value[0]), half), _scale(add(value[0], value[1]), -half)
+    angle = -2 * math.pi * numerator / size
+    kind = value[0].type
+    return multiply(value, (splat(kind, math.cos(angle)), splat(kind, math.sin(angle))))
+
+
+def transform(values: Sequence[Complex]) -> list[Complex]:
+    """The discrete Fourier transform of a few vectors: halves recursively, then sums over an odd prime."""
+    size = len(values)
+    if size == 1:
+        return list(values)
+    if size % 2:
+        return _odd(values)
+    even, odd = transform(values[::2]), transform(values[1::2])
+    turned = [_rotate(x, j, size) for j, x in enumerate(odd)]
+    pairs = list(zip(even, turned, strict=True))
+    return [_plus(a, b) for a, b in pairs] + [_minus(a, b) for a, b in pairs]
+
+
+def _odd(values: Sequence[Complex]) -> list[Complex]:
+    """An odd size: the inputs ``k`` and ``size - k`` meet conjugate factors."""
+    size, half = len(values), len(values) // 2
+    sums = [_plus(values[k], values[size - k]) for k in range(1, half + 1)]
+    differences = [_minus(values[k], values[size - k]) for k in range(1, half + 1)]
+    results: list[Complex] = [values[0]] * size
+    total = values[0]
+    for pair in sums:
+        total = _plus(total, pair)
+    results[0] = total
+    for j in range(1, half + 1):
+        real, imaginary = values[0]
+        cross: list[ir.Value] = []
+        for part in (0, 1):
+            terms = [
+                _scale(differences[k - 1][part], math.sin(2 * math.pi * (j * k % size) / size))
+                for k in range(1, half + 1)
+            ]
+            value = terms[0]
+            for term in terms[1:]:
+                value = add(value, term)
+            cross.append(value)
+        for k in range(1, half + 1):
+            cosine = math.cos(2 * math.pi * (j * k % size) / size)
+            real = add(real, _scale(sums[k - 1][0], cosine))
+            imaginary = add(imaginary, _scale(sums[k - 1][1], cosine))
+        results[j] = add(real, cross[1]), sub(imaginary, cross[0])
+        results[size - j] = sub(real, cross[1]), add(imaginary, cross[0])
+    return results
