@@ -9,8 +9,10 @@ stays as it was.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import stablehlo
 
 from gristmill.compiler.frontends.views import Value, defining_op, operands, results, walk
 
@@ -54,6 +56,8 @@ def prepare(module: ir.Operation) -> None:
         for op in walk(module):
             if op.name in KEPT_CHLO:
                 _keep(op)
+            elif op.name in ("chlo.sinh", "chlo.cosh") and _is_complex(operands(op)[0]):
+                _turn(op)
         _run(module, "func.func(chlo-legalize-to-stablehlo)")
         names = _names(module)
     if names & _DEPRECATED_OPS:
@@ -73,6 +77,26 @@ def _keep(op: ir.Operation) -> None:
     target = KEPT_PREFIX + op.name.partition(".")[2]
     attributes = {"call_target_name": ir.StringAttr.get(target)}
     _replace(op, "stablehlo.custom_call", attributes)
+
+
+def _is_complex(value: Value) -> bool:
+    kind = value.type
+    return isinstance(kind, ir.ShapedType) and isinstance(kind.element_type, ir.ComplexType)
+
+
+def _turn(op: ir.Operation) -> None:
+    """sinh z = -i sin(i z) and cosh z = cos(i z): the exponentials that CHLO's pass subtracts cancel near 0."""
+    with ir.InsertionPoint(op), op.location:
+        operand = cast("ir.Value[ir.RankedTensorType]", operands(op)[0])
+        real, imaginary = stablehlo.real(operand), stablehlo.imag(operand)
+        turned = stablehlo.complex(stablehlo.negate(imaginary), real)
+        if op.name == "chlo.cosh":
+            result = stablehlo.cosine(turned)
+        else:
+            sine = stablehlo.sine(turned)
+            result = stablehlo.complex(stablehlo.imag(sine), stablehlo.negate(stablehlo.real(sine)))
+    results(op)[0].replace_all_uses_with(result)
+    op.erase()
 
 
 def _to_chlo(op: ir.Operation) -> None:

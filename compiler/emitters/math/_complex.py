@@ -196,16 +196,20 @@ def log_plus_one(z: Complex) -> Complex:
 def sqrt(z: Complex) -> Complex:
     """With t = sqrt((|x| + |z|) / 2): t + i y / 2t, or |y| / 2t ± i t for negative x."""
     scaled, k = _normalize(z)
-    root = _scaled_sqrt(scaled)
-    half = _power_of_two(k >> 1, z[0])
-    real, imaginary = root[0] * half, root[1] * half
+    larger = _larger_root(scaled) * _power_of_two(k >> 1, z[0])
+    real, imaginary = _with_smaller_root(z, larger)
     infinite = z[1].abs().equal(_INFINITY)
     return select(infinite, _INFINITY, real), select(infinite, z[1], imaginary)
 
 
-def _scaled_sqrt(z: Complex) -> Complex:
+def _larger_root(z: Complex) -> Value:
+    """The larger part of the root of a normalized number."""
+    return ((z[0].abs() + _norm(z).sqrt()) * 0.5).sqrt()
+
+
+def _with_smaller_root(z: Complex, larger: Value) -> Complex:
+    """The root of which ``larger`` is the larger part."""
     x, y = z
-    larger = ((x.abs() + _norm(z).sqrt()) * 0.5).sqrt()
     smaller = select(larger.equal(0.0), 0.0, y.abs() / (larger + larger))
     negative = x < 0.0
     return select(negative, smaller, larger), select(negative, larger, smaller).copysign(y)
@@ -214,7 +218,7 @@ def _scaled_sqrt(z: Complex) -> Complex:
 def rsqrt(z: Complex) -> Complex:
     """The conjugate of the root over |z|."""
     scaled, k = _normalize(z)
-    real, imaginary = _scaled_sqrt(scaled)
+    real, imaginary = _with_smaller_root(scaled, _larger_root(scaled))
     inverse = _power_of_two(0 - (k >> 1), z[0])
     length = _norm(scaled).sqrt()
     result = (real / length * inverse, -imaginary / length * inverse)
