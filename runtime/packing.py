@@ -105,14 +105,10 @@ def _pack_block(elements: Bytes, out: Bytes, bits: int, order: NibbleOrder) -> N
         return
     word, places = _word(bits, order)
     # The elements of one byte as one integer, the first in its lowest byte.
-    mask = sum(((1 << bits) - 1) << (8 * k) for k in range(len(places)))
-    words = elements.view(word) & word.type(mask)
-    result = np.zeros(words.shape, word)
-    for k, place in enumerate(places):
-        shift = 8 * k - place
-        result |= words >> word.type(shift) if shift >= 0 else words << word.type(-shift)
-    # The lowest byte now has each element in its place, the bytes above it are rubbish.
-    np.copyto(out, result, casting="unsafe")
+    words = elements.view(word) & _low_bits(word, bits)
+    # Afterwards that byte has each element in its place, and those above it rubbish.
+    packed = _gather(words, [place - 8 * k for k, place in enumerate(places)])
+    np.copyto(out, packed, casting="unsafe")
 
 
 def _unpack_block(packed: Bytes, out: Bytes, bits: int, order: NibbleOrder) -> None:
@@ -121,11 +117,25 @@ def _unpack_block(packed: Bytes, out: Bytes, bits: int, order: NibbleOrder) -> N
         return
     word, places = _word(bits, order)
     words = packed.astype(word)
-    result = np.zeros(words.shape, word)
-    mask = word.type((1 << bits) - 1)
-    for k, place in enumerate(places):
-        result |= ((words >> word.type(place)) & mask) << word.type(8 * k)
-    out.view(word)[...] = result
+    # Each element comes to its byte with others above it in that byte or the one below.
+    spread = _gather(words, [8 * k - place for k, place in enumerate(places)])
+    np.bitwise_and(spread, _low_bits(word, bits), out=out.view(word))
+
+
+def _gather(words: np.ndarray[Any, Any], shifts: list[int]) -> np.ndarray[Any, Any]:
+    """The union of ``words`` shifted left by each number of bits; right where it is negative."""
+    union, term = np.empty_like(words), np.empty_like(words)
+    for number, shift in enumerate(shifts):
+        move = np.left_shift if shift >= 0 else np.right_shift
+        move(words, words.dtype.type(abs(shift)), out=term if number else union)
+        if number:
+            np.bitwise_or(union, term, out=union)
+    return union
+
+
+def _low_bits(word: np.dtype[Any], bits: int) -> Any:
+    """The low ``bits`` of every byte of a word."""
+    return word.type(sum(((1 << bits) - 1) << (8 * k) for k in range(word.itemsize)))
 
 
 def _word(bits: int, order: NibbleOrder) -> tuple[np.dtype[Any], list[int]]:

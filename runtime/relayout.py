@@ -23,7 +23,7 @@ import numpy as np
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import relayout_kernels
-from gristmill.runtime.memory.host import aligned_empty
+from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty
 from gristmill.runtime.threads import num_threads
 from gristmill.runtime.workers import WorkerPool
 
@@ -33,8 +33,10 @@ Array = np.ndarray[Any, Any]
 _SMALL_BYTES = 16 << 10
 #: Compiling the kernels pays from this size on; once they are compiled the smaller bound holds.
 _COMPILE_BYTES = 4 << 20
-#: Least bytes for every thread beyond the first.
-_THREAD_BYTES = 1 << 20
+#: Least bytes for each thread.
+_THREAD_BYTES = 2 << 20
+#: New arrays of this size and more come from the pool, whose pages need no faults.
+_POOL_BYTES = 1 << 20
 
 #: Sides of a block of the numpy fallback, in elements.
 _BLOCK = (128, 64)
@@ -145,35 +147,34 @@ def copy_array(target: Array, source: Array, *, threads: int | None = None) -> N
         return
     if np.may_share_memory(target, source):
         source = source.copy()
-    swap = target.dtype.isnative != source.dtype.isnative and target.itemsize > 1
+    target, source = as_bits(target), as_bits(source)
     if target.nbytes < _SMALL_BYTES:
         np.copyto(target, source)
-        return
-    if swap and not target.flags.c_contiguous:
-        staged = aligned_empty(target.shape, target.dtype)
-        copy_array(staged, source, threads=threads)
-        source, swap = staged, False
-    _copy(target, source, threads or num_threads())
-    if swap:
-        swap_bytes(target)
+    else:
+        _copy(target, source, threads or num_threads())
 
 
 def contiguous(array: Array, *, threads: int | None = None) -> Array:
     """``array`` if it is C-contiguous and of native byte order, else a 64-byte aligned copy that is."""
     if array.flags.c_contiguous and array.dtype.isnative:
         return array
-    copy = aligned_empty(array.shape, array.dtype.newbyteorder("="))
+    copy = new_array(array.shape, array.dtype.newbyteorder("="))
     copy_array(copy, array, threads=threads)
     return copy
 
 
-def swap_bytes(array: Array) -> None:
-    """Reverse the bytes of every number of a C-contiguous array, in place; complex ones by component."""
-    if not array.flags.c_contiguous:
-        raise InputError("bytes can be swapped in place in C-contiguous arrays only")
-    width = array.itemsize // (2 if array.dtype.kind == "c" else 1)
-    if width > 1 and array.size:
-        array.reshape(-1).view(f"u{width}").byteswap(inplace=True)
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised, C-contiguous, 64-byte aligned array."""
+    large = math.prod(shape) * dtype.itemsize >= _POOL_BYTES
+    return PROCESS_POOL.empty(shape, dtype) if large else aligned_empty(shape, dtype)
+
+
+def as_bits(array: Array) -> Array:
+    """The same elements as unsigned integers of their size; complex ones stay, as they swap by component."""
+    if array.dtype.kind == "c":
+        return array
+    bits = np.dtype(f"u{array.itemsize}")
+    return array.view(bits if array.dtype.isnative else bits.newbyteorder())
 
 
 def _check(target: Array, source: Array) -> None:
@@ -193,7 +194,7 @@ def _check(target: Array, source: Array) -> None:
 
 
 def _copy(target: Array, source: Array, threads: int) -> None:
-    """Copy bits, on several threads where that pays."""
+    """Copy, on several threads where that pays."""
     parts = min(threads, target.nbytes // _THREAD_BYTES)
     axes = [k for k, n in enumerate(target.shape) if n >= 4 * parts]
     if parts < 2 or not axes:
@@ -227,12 +228,14 @@ def _copy(target: Array, source: Array, threads: int) -> None:
 
 
 def copy_part(target: Array, source: Array) -> None:
-    """Copy bits on this thread: transposes natively where that can be had, the rest with numpy."""
+    """Copy on this thread: transposes natively where that can be had, the rest with numpy."""
     plan = CopyPlan.of(target, source)
     row = plan.row
     enough = _SMALL_BYTES if relayout_kernels.is_loaded() else _COMPILE_BYTES
     if row is not None and target.nbytes >= enough and _native():
         plan.transpose(row)
+        if target.dtype.isnative != source.dtype.isnative:
+            target.byteswap(inplace=True)
     else:
         copy_blocked(target, source)
 
@@ -251,11 +254,7 @@ _workers = WorkerPool(64, "gristmill-relayout")
 
 
 def copy_blocked(target: Array, source: Array) -> None:
-    """Copy bits with numpy, transposes in blocks that fit the first-level cache."""
-    bits = f"V{target.itemsize}"
-    if target.dtype.isnative != source.dtype.isnative:
-        # Equal types on both sides: the bytes stay as they are.
-        source, target = source.view(bits), target.view(bits)
+    """Copy with numpy, transposes in blocks that fit the first-level cache."""
     inner = [k for k in range(target.ndim) if target.shape[k] > 1]
     if not inner:
         np.copyto(target, source)

@@ -14,9 +14,8 @@ import numpy as np
 
 from gristmill.errors import InputError
 from gristmill.runtime.layout import Shape
-from gristmill.runtime.memory.host import aligned_empty
 from gristmill.runtime.packing import NibbleOrder, pack, unpack
-from gristmill.runtime.relayout import copy_array
+from gristmill.runtime.relayout import as_bits, copy_array, new_array
 
 Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -49,10 +48,10 @@ def encode(
     """
     _check_array(array, shape)
     if out is None:
-        out = aligned_empty((shape.nbytes,), _BYTE)
+        out = new_array((shape.nbytes,), _BYTE)
     _check_bytes(out, (shape.nbytes,), shape)
     storage, stored = _storage(out, shape, byte_order)
-    view, stages = _in_storage_order(_as_bits(array), shape)
+    view, stages = _in_storage_order(as_bits(array), shape)
     for padded, part in stages:
         copy_array(padded, part, threads=threads)
     copy_array(stored, view, threads=threads)
@@ -77,12 +76,12 @@ def decode(
     """
     _check_bytes(data, (shape.nbytes, shape.buffer_bytes), shape)
     if out is None:
-        out = aligned_empty(shape.dims, shape.primitive.dtype)
+        out = new_array(shape.dims, shape.primitive.dtype)
     _check_array(out, shape)
     storage, stored = _storage(data[: shape.nbytes], shape, byte_order)
     if shape.is_packed:
         unpack(data[: shape.nbytes], storage.size, shape.layout.element_bits, nibble_order, storage)
-    view, stages = _in_storage_order(_as_bits(out), shape)
+    view, stages = _in_storage_order(as_bits(out), shape)
     copy_array(view, stored, threads=threads)
     for padded, part in reversed(stages):
         copy_array(part, padded, threads=threads)
@@ -94,9 +93,10 @@ def _storage(data: Bytes, shape: Shape, byte_order: ByteOrder) -> tuple[Bytes, A
     if byte_order not in ("little", "big"):
         raise InputError(f"byte order {byte_order!r} is neither 'little' nor 'big'")
     if shape.is_packed:
-        data = aligned_empty((math.prod(shape.storage_dims),), _BYTE)
-    bits = _bits(shape.primitive.dtype).newbyteorder("<" if byte_order == "little" else ">")
-    return data, data.view(bits).reshape(shape.storage_dims)
+        data = new_array((math.prod(shape.storage_dims),), _BYTE)
+    elements = as_bits(data.view(shape.primitive.dtype))
+    order = "<" if byte_order == "little" else ">"
+    return data, elements.view(elements.dtype.newbyteorder(order)).reshape(shape.storage_dims)
 
 
 def _in_storage_order(array: Array, shape: Shape) -> tuple[Array, list[tuple[Array, Array]]]:
@@ -127,16 +127,6 @@ def _in_storage_order(array: Array, shape: Shape) -> tuple[Array, list[tuple[Arr
             ),
         )
     return view, stages
-
-
-def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A type of the same size whose byte order numpy knows how to change."""
-    return dtype if dtype.kind == "c" else np.dtype(f"u{dtype.itemsize}")
-
-
-def _as_bits(array: Array) -> Array:
-    bits = _bits(array.dtype)
-    return array.view(bits if array.dtype.isnative else bits.newbyteorder())
 
 
 def _check_array(array: Array, shape: Shape) -> None:

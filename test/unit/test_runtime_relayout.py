@@ -20,7 +20,6 @@ from gristmill.runtime.relayout import (
     copy_array,
     copy_blocked,
     copy_part,
-    swap_bytes,
 )
 
 Array = np.ndarray[Any, Any]
@@ -210,19 +209,6 @@ def test_contiguous() -> None:
     native = contiguous(array.astype(">f4"))
     assert native.dtype.isnative
     np.testing.assert_array_equal(native, array)
-
-
-@pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", "<f8", "<c8", "<c16"])
-def test_swap_bytes(dtype: str) -> None:
-    array = numbers((5, 7), dtype)
-    swapped = array.copy()
-    swap_bytes(swapped)
-    np.testing.assert_array_equal(swapped.view(np.dtype(dtype).newbyteorder()), array)
-
-
-def test_bytes_of_strided_arrays_are_not_swapped() -> None:
-    with pytest.raises(InputError, match="C-contiguous arrays only"):
-        swap_bytes(numbers((4, 4), "f4").T)
 
 
 def readonly(array: Array) -> Array:
