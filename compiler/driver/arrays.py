@@ -25,12 +25,17 @@ def listed(results: Array | tuple[Array, ...]) -> list[Array]:
 
 def names(signature: Sequence[Signature]) -> list[str]:
     """The names of inputs or outputs, made distinct."""
+    return distinct([item.name for item in signature])
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """The labels, repeated ones numbered."""
     seen: dict[str, int] = {}
     result: list[str] = []
-    for item in signature:
-        count = seen.get(item.name, 0)
-        seen[item.name] = count + 1
-        result.append(f"{item.name}_{count}" if count else item.name)
+    for label in labels:
+        count = seen.get(label, 0)
+        seen[label] = count + 1
+        result.append(f"{label}_{count}" if count else label)
     return result
 
 

@@ -23,14 +23,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gristmill.compiler.driver import shapes
 from gristmill.compiler.driver.console import seconds
 from gristmill.errors import GristmillError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
     from gristmill.runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
@@ -55,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--inputs", type=Path, metavar="X.npz", help="all inputs in one file")
     source.add_argument("--random", action="store_true", help="make random inputs")
+    shapes.configure(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of --random (default: 0)")
     parser.add_argument(
         "--output",
@@ -89,9 +92,8 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(f"no such file: {args.model}")
     start = time.perf_counter()
     prepare = gristmill.load if is_artifact(args.model) else gristmill.compile
-    executable = prepare(args.model)
+    executable, inputs = _bind(args, prepare(args.model))
     ready = time.perf_counter() - start
-    inputs = _inputs(args, executable)
     outputs = listed(executable(*inputs, threads=args.threads))
     if args.output is not None:
         save(args.output, names(executable.outputs), outputs)
@@ -114,27 +116,53 @@ def is_artifact(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _inputs(args: argparse.Namespace, executable: Executable) -> list[Array]:
-    from gristmill.compiler.driver.arrays import as_dtype, names, read_array, read_arrays, select
+def _bind(
+    args: argparse.Namespace, program: Executable | PolymorphicExecutable
+) -> tuple[Executable, list[Array]]:
+    """What runs, and its inputs; a program with dynamic shapes is compiled for those of its inputs."""
+    from gristmill.runtime.executable import Executable
 
-    wanted = executable.inputs
+    if isinstance(program, Executable):
+        if args.random:
+            return program, random_inputs(program, args.seed)
+        wanted = [_Wanted(i.name, i.type.element.dtype, str(i.type)) for i in program.inputs]
+        return program, _given(args, wanted)
+    wanted = [_Wanted(item.name, item.element.dtype, str(item)) for item in program.inputs]
+    if args.random:
+        shapes = ", ".join(item.text for item in wanted)
+        raise InputError(f"--random needs static shapes, the model has {shapes}; give --inputs")
+    inputs = _given(args, wanted)
+    return program.specialised_for(*inputs), inputs
+
+
+class _Wanted(NamedTuple):
+    """An input of the program: name, dtype, and its type as text."""
+
+    name: str
+    dtype: np.dtype[Any]
+    text: str
+
+
+def _given(args: argparse.Namespace, wanted: list[_Wanted]) -> list[Array]:
+    """The inputs from the files that the command line names."""
+    from gristmill.compiler.driver.arrays import as_dtype, distinct, read_array, read_arrays, select
+
     if not wanted:
         return []
-    if args.random:
-        return random_inputs(executable, args.seed)
     if args.input:
         arrays = [read_array(path) for path in args.input]
     elif args.inputs is not None:
-        arrays = select(read_arrays(args.inputs), names(wanted), "arg", args.inputs)
+        names = distinct([item.name for item in wanted])
+        arrays = select(read_arrays(args.inputs), names, "arg", args.inputs)
     else:
-        needed = ", ".join(f"{item.name}: {item.type}" for item in wanted[:8])
+        needed = ", ".join(f"{item.name}: {item.text}" for item in wanted[:8])
         more = f", ... ({len(wanted)} in all)" if len(wanted) > 8 else ""
         raise InputError(
             f"the model needs inputs ({needed}{more}); give --input, --inputs or --random"
         )
     if len(arrays) != len(wanted):
         raise InputError(f"the model takes {len(wanted)} inputs, {len(arrays)} given")
-    return [as_dtype(a, item.type.element.dtype) for a, item in zip(arrays, wanted, strict=True)]
+    return [as_dtype(array, item.dtype) for array, item in zip(arrays, wanted, strict=True)]
 
 
 def random_inputs(executable: Executable, seed: int) -> list[Array]:

@@ -142,6 +142,17 @@ def test_every_type_goes_through_files(cli: Cli) -> None:
         np.testing.assert_array_equal(saved("o.npz")[0], np.load("o2.npz")["arg0"][::-1])
 
 
+def test_dynamic_shapes_are_those_of_the_inputs(cli: Cli) -> None:
+    Path("dynamic.mlir").write_text(
+        "func.func @main(%x: tensor<?x3xf32>) -> tensor<?x3xf32> {\n"
+        "  %0 = stablehlo.add %x, %x : tensor<?x3xf32>\n  return %0 : tensor<?x3xf32>\n}\n"
+    )
+    assert cli("run", "dynamic.mlir", "--input", "x.npy", "--output", "o.npy") == (0, "", "")
+    np.testing.assert_array_equal(np.load("o.npy"), X + X)
+    fails_with(cli, "--random needs static shapes", "run", "dynamic.mlir", "--random")
+    fails_with(cli, "the program has dynamic shapes", "compile", "dynamic.mlir")
+
+
 def test_an_artifact_runs_without_the_compiler(cli: Cli) -> None:
     assert cli("compile", "model.mlir", "-o", "model.gmill") == (0, "", "")
     assert cli("run", "model.gmill", "--inputs", "in.npz", "--output", "o.npz")[0] == 0
