@@ -36,7 +36,7 @@ SymbolicIndex = tuple[int, ...]
 #: Element cost (tenths of a nanosecond) from which a value is not computed more than once.
 DEAR = 4
 #: Members of one cluster at most, which bounds kernel size and compile time.
-MAX_MEMBERS = 96
+MAX_MEMBERS = 400
 #: A reduction of everything is worth its own parallel kernel from this many elements.
 MAX_SINGLE_ROW = 16384
 

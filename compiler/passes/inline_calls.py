@@ -73,7 +73,7 @@ def _inline(rewriter: Rewriter, op: ir.Operation, functions: dict[str, ir.Operat
     values: Sequence[ir.Value]
     name = hlo.short_name(op)
     if name == "func.call":
-        values = _clone_body(_callee(op, hlo.symbol(op, "callee"), functions), op, op.operands)
+        values = clone_body(_callee(op, hlo.symbol(op, "callee"), functions), op, op.operands)
     elif name in ("if", "case"):
         selector = rewriter.splat(op.operands[0])
         if selector is None:
@@ -82,7 +82,7 @@ def _inline(rewriter: Rewriter, op: ir.Operation, functions: dict[str, ir.Operat
         index = int(not selector) if name == "if" else int(selector)
         if not 0 <= index < len(branches):
             index = len(branches) - 1
-        values = _clone_body(_callee(op, branches[index], functions), op, list(op.operands)[1:])
+        values = clone_body(_callee(op, branches[index], functions), op, list(op.operands)[1:])
     elif name == "while" and _never_runs(rewriter, _callee(op, hlo.symbol(op, "cond"), functions)):
         values = list(op.operands)
     else:
@@ -105,7 +105,7 @@ def _never_runs(rewriter: Rewriter, condition: ir.Operation) -> bool:
     return result is not None and not result
 
 
-def _clone_body(
+def clone_body(
     function: ir.Operation, before: ir.Operation, arguments: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """Copy the body of ``function`` in front of ``before``; the values it returns."""

@@ -85,13 +85,37 @@ class Elemental:
 
     def value(self, node: Node, index: Sequence[Index]) -> ir.Value:
         """Emit the element of ``node`` at ``index`` (one component per dimension)."""
-        key = (node, tuple(index))
+        at = tuple(index)
+        known = self._known(node, at)
+        if known is not None:
+            return known
+        for needed in self._elementwise_chain(node, at):
+            self._memo[-1][needed, at] = self._emit(needed, at)
+        return self._memo[-1][node, at]
+
+    def _known(self, node: Node, index: tuple[Index, ...]) -> ir.Value | None:
         for layer in reversed(self._memo):
-            if key in layer:
-                return layer[key]
-        emitted = self._emit(node, key[1])
-        self._memo[-1][key] = emitted
-        return emitted
+            if (node, index) in layer:
+                return layer[node, index]
+        return None
+
+    def _elementwise_chain(self, node: Node, index: tuple[Index, ...]) -> list[Node]:
+        """``node`` and what it needs at the same index through elementwise operations, operands first.
+
+        Emitting in this order instead of recursively keeps long chains (hundreds of operations) off the Python stack.
+        """
+        chain: set[Node] = {node}
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            if current in self._bindings or current.kind not in ELEMENTWISE:
+                continue
+            for operand in current.operands:
+                same = operand.type.shape == current.type.shape
+                if same and operand not in chain and self._known(operand, index) is None:
+                    chain.add(operand)
+                    stack.append(operand)
+        return sorted(chain, key=lambda n: n.order)
 
     def remember(self, node: Node, index: tuple[Index, ...], value: ir.Value) -> None:
         """Record that ``value`` is the element of ``node`` at ``index`` in the current scope."""
@@ -231,6 +255,11 @@ _BINARY = (
     "add multiply maximum minimum and or xor subtract divide power remainder atan2 shift_left "
     "shift_right_logical shift_right_arithmetic"
 ).split()
+
+#: Operations whose operands of the result's shape are all read at the result's index.
+ELEMENTWISE = frozenset(
+    [*_UNARY, *_BINARY, *"compare select clamp convert is_finite reduce_precision".split()]
+)
 
 RULES.update(dict.fromkeys(_UNARY, _unary))
 RULES.update(dict.fromkeys(_BINARY, _binary))
