@@ -97,7 +97,7 @@ class Plan:
     def chirp(self) -> Table:
         """``exp(-pi i k^2 / length)`` as ``[length, 2]``."""
         squares = np.arange(self.length, dtype=np.int64) ** 2 % (2 * self.length)
-        values = np.exp(-1j * np.pi * squares / self.length)
+        values = cast("Any", np.exp(-1j * np.pi * squares / self.length))
         return np.stack([values.real, values.imag], axis=-1)
 
     def filter(self) -> Table:
