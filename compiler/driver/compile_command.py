@@ -28,11 +28,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gristmill.compiler.driver import shapes
 from gristmill.compiler.driver.console import Progress, seconds, table, write
 from gristmill.errors import InputError
 
 if TYPE_CHECKING:
     from gristmill.compiler.compile import Compilation
+    from gristmill.compiler.module import HloModule
 
 HELP = "compile a model, or show it at any stage"
 
@@ -61,6 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="stop after this stage and print its result: " + ", ".join(STAGES),
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here; - is stdout")
+    shapes.configure(parser)
     parser.add_argument("--dump-dir", type=Path, metavar="DIR", help="write every stage into DIR")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the time of each stage")
 
@@ -83,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _compile(args: argparse.Namespace, stage: str) -> Compilation:
-    from gristmill.compiler.compile import compile_stages, import_source
+    from gristmill.compiler.compile import compile_stages
 
     progress = Progress(len(STAGES))
     order = list(STAGES)
@@ -93,7 +96,7 @@ def _compile(args: argparse.Namespace, stage: str) -> Compilation:
 
     try:
         start = time.perf_counter()
-        module = import_source(args.model)
+        module = _import(args)
         imported = time.perf_counter() - start
         compilation = compile_stages(
             module,
@@ -105,6 +108,25 @@ def _compile(args: argparse.Namespace, stage: str) -> Compilation:
         progress.close()
     compilation.timings.insert(0, ("import", imported))
     return compilation
+
+
+def _import(args: argparse.Namespace) -> HloModule:
+    """The module; one with dynamic shapes is made concrete by ``--shape``."""
+    import numpy as np
+
+    from gristmill.compiler.compile import import_program
+    from gristmill.compiler.module import HloModule
+
+    program = import_program(args.model)
+    if isinstance(program, HloModule):
+        return program
+    values = shapes.values(args, program.inputs)
+    arrays = {
+        index: np.asarray(values[index], item.element.dtype)
+        for index, item in enumerate(program.inputs)
+        if index in values
+    }
+    return program.specialise(shapes.shapes(args, program.inputs), arrays)
 
 
 def dump(compilation: Compilation, folder: Path, stem: str, last: str) -> None:

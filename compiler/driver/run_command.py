@@ -9,6 +9,7 @@ narrow types are stored as unsigned integers of their size. Without --output the
 
 examples:
   gristmill run model.mlir --random --seed 7
+  gristmill run model.mlir --random --shape x=8x128    dynamic shapes made concrete
   gristmill run model.mlir --input x.npy --input y.npy --print
   gristmill run model.mlir --inputs in.npz --output out.npz
   gristmill run model.gmill --inputs in.npz --repeat 200 --threads 1
@@ -127,10 +128,11 @@ def _bind(
             return program, random_inputs(program, args.seed)
         wanted = [_Wanted(i.name, i.type.element.dtype, str(i.type)) for i in program.inputs]
         return program, _given(args, wanted)
-    wanted = [_Wanted(item.name, item.element.dtype, str(item)) for item in program.inputs]
     if args.random:
-        shapes = ", ".join(item.text for item in wanted)
-        raise InputError(f"--random needs static shapes, the model has {shapes}; give --inputs")
+        known = shapes.shapes(args, program.inputs)
+        executable = program.specialise(*known, values=shapes.values(args, program.inputs))
+        return executable, random_inputs(executable, args.seed)
+    wanted = [_Wanted(item.name, item.element.dtype, str(item)) for item in program.inputs]
     inputs = _given(args, wanted)
     return program.specialised_for(*inputs), inputs
 

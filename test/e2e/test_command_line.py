@@ -149,8 +149,17 @@ def test_dynamic_shapes_are_those_of_the_inputs(cli: Cli) -> None:
     )
     assert cli("run", "dynamic.mlir", "--input", "x.npy", "--output", "o.npy") == (0, "", "")
     np.testing.assert_array_equal(np.load("o.npy"), X + X)
-    fails_with(cli, "--random needs static shapes", "run", "dynamic.mlir", "--random")
-    fails_with(cli, "the program has dynamic shapes", "compile", "dynamic.mlir")
+    for command in (("run", "dynamic.mlir", "--random"), ("compile", "dynamic.mlir")):
+        fails_with(cli, "dynamic shapes; give --shape arg0=", *command)
+        fails_with(cli, "'y=4' names no argument", *command, "--shape", "y=4")
+        fails_with(cli, "'axb' is not a list of integers", *command, "--shape", "arg0=axb")
+    shape = ("--shape", "arg0=4x3")
+    code, out, _ = cli("run", "dynamic.mlir", "--random", *shape)
+    assert code == 0
+    assert "4x3xf32" in out
+    assert cli("compile", "dynamic.mlir", *shape, "-o", "d.gmill") == (0, "", "")
+    assert cli("run", "d.gmill", "--input", "x.npy", "--output", "p.npy") == (0, "", "")
+    np.testing.assert_array_equal(np.load("p.npy"), X + X)
 
 
 def test_an_artifact_runs_without_the_compiler(cli: Cli) -> None:
