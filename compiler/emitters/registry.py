@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gristmill.compiler.emitters.cpu.column import ColumnEmitter
 from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
+from gristmill.compiler.emitters.cpu.convolution import ConvolutionEmitter
 from gristmill.compiler.emitters.cpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
 from gristmill.compiler.emitters.cpu.fft import FftEmitter
@@ -33,6 +34,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "scatter": ScatterEmitter,
     "sort": SortEmitter,
     "fft": FftEmitter,
+    "convolution": ConvolutionEmitter,
     "cumulative": CumulativeEmitter,
     "triangular_solve": TriangularSolveEmitter,
     "cholesky": CholeskyEmitter,

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gristmill.compiler.emitters.cpu.conv_problem import is_direct
 from gristmill.compiler.emitters.cpu.cumulative import scanned_dimension
 from gristmill.compiler.emitters.cpu.frame import node_cost
 from gristmill.compiler.emitters.cpu.reduction import reduced_groups
@@ -225,6 +226,8 @@ class Clustering:
             self._start_reduce(cluster, node)
         elif node.kind == "reduce_window" and scanned_dimension(node) is not None:
             cluster.kind = "cumulative"
+        elif node.kind == "convolution" and is_direct(node):
+            cluster.kind = "convolution"
         elif node.kind not in ROOT_KINDS and not self._is_fusible(node):
             cluster.kind = node.kind
         numbers = iter(range(len(cluster.domain)))

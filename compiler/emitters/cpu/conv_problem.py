@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A convolution in one normal form: batch, spatial dimensions, channels last; groups apart; tiles chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.compiler.emitters.elemental.contraction import accumulator_type
+from gristmill.compiler.graph import Node
+from gristmill.compiler.target import Target
+from gristmill.runtime.types import ElementType
+
+#: Multiply-adds below which the elementwise form is as good.
+_MIN_WORK = 4096
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """One ``convolution``.
+
+    Attributes:
+        node: the operation.
+        element: the type it is computed in.
+        batch: output batches.
+        groups: feature or batch groups; 1 where depthwise.
+        batch_groups: whether groups divide the batch rather than the input features.
+        depthwise: every feature is computed from the channel of the same number.
+        channels: input channels of one output feature.
+        features: output features of one group.
+        inputs: input channels in all.
+        extents: the input's spatial extents.
+        kernel: the window's spatial extents.
+        outputs: the output's spatial extents.
+        strides, dilations, low, base, reversal: of the window; the padding before and the dilation of the input.
+    """
+
+    node: Node
+    element: ElementType
+    batch: int
+    groups: int
+    batch_groups: bool
+    depthwise: bool
+    channels: int
+    features: int
+    inputs: int
+    extents: tuple[int, ...]
+    kernel: tuple[int, ...]
+    outputs: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[int, ...]
+    base: tuple[int, ...]
+    reversal: tuple[int, ...]
+
+    @staticmethod
+    def of(node: Node) -> ConvProblem:
+        """Read the operation; a convolution without spatial dimensions gets one of extent 1."""
+        lhs, rhs = node.operands
+        feature_groups, batch_groups = (
+            node.integer("feature_group_count"),
+            node.integer("batch_group_count"),
+        )
+        groups = feature_groups * batch_groups
+        features = node.shape[node.integer("output_feature_dimension")]
+        channels = rhs.shape[node.integer("kernel_input_feature_dimension")]
+        depthwise = feature_groups > 1 and channels == 1 and features == feature_groups
+        has_space = bool(node.dims("input_spatial_dimensions"))
+
+        def spatial(shape: Sequence[int], name: str) -> tuple[int, ...]:
+            return tuple(shape[d] for d in node.dims(name)) if has_space else (1,)
+
+        def window(name: str, default: int) -> tuple[int, ...]:
+            return tuple(node.dims(name)) if has_space else (default,)
+
+        return ConvProblem(
+            node,
+            accumulator_type(lhs.type.element, rhs.type.element, node.type.element),
+            node.shape[node.integer("output_batch_dimension")],
+            1 if depthwise else groups,
+            batch_groups > 1,
+            depthwise,
+            channels,
+            features if depthwise else features // max(1, groups),
+            lhs.shape[node.integer("input_feature_dimension")],
+            spatial(lhs.shape, "input_spatial_dimensions"),
+            spatial(rhs.shape, "kernel_spatial_dimensions"),
+            spatial(node.shape, "output_spatial_dimensions"),
+            window("window_strides", 1),
+            window("rhs_dilation", 1),
+            window("padding_low", 0),
+            window("lhs_dilation", 1),
+            window("window_reversal", 0),
+        )
+
+    @property
+    def taps(self) -> int:
+        """Elements of the window."""
+        return math.prod(self.kernel)
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        return self.node.type.size * self.taps * self.channels
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """Spatial extents of the input as the windows see it: padded and dilated."""
+        return tuple(
+            (o - 1) * s + (k - 1) * d + 1
+            for o, s, k, d in zip(
+                self.outputs, self.strides, self.kernel, self.dilations, strict=True
+            )
+        )
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether windows can read the operand as it is."""
+        node, rank = self.node, len(self.node.shape)
+        return (
+            node.integer("input_batch_dimension") == 0
+            and node.integer("input_feature_dimension") == rank - 1
+            and node.dims("input_spatial_dimensions") == list(range(1, rank - 1))
+            and node.operands[0].type.element == self.element
+            and not any(self.low)
+            and all(b == 1 for b in self.base)
+            and all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
+        )
+
+    @property
+    def reads_kernel(self) -> bool:
+        """Whether the weights are laid out window, channel, feature."""
+        node, rank = self.node, len(self.node.shape)
+        return (
+            node.integer("kernel_output_feature_dimension") == rank - 1
+            and node.integer("kernel_input_feature_dimension") == rank - 2
+            and node.dims("kernel_spatial_dimensions") == list(range(rank - 2))
+            and node.operands[1].type.element == self.element
+            and not any(self.reversal)
+        )
+
+    @property
+    def writes_output(self) -> bool:
+        """Whether the output is laid out batch, space, features, in the type computed in."""
+        node, rank = self.node, len(self.node.shape)
+        return (
+            node.integer("output_batch_dimension") == 0
+            and node.integer("output_feature_dimension") == rank - 1
+            and node.dims("output_spatial_dimensions") == list(range(1, rank - 1))
+            and node.type.element == self.element
+        )
+
+
+def is_direct(node: Node) -> bool:
+    """Whether the convolution emitter serves the operation (features fill vectors, and there is work)."""
+    if 0 in (node.type.size, node.operands[0].type.size, node.operands[1].type.size):
+        return False
+    problem = ConvProblem.of(node)
+    kinds = {x.type.element.kind for x in (node, *node.operands)}
+    return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (
+        problem.features >= 4 and problem.work >= _MIN_WORK
+    )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What is held in registers: ``pixels`` of the last spatial dimension by ``vectors`` of ``lanes`` features.
+
+    Attributes:
+        features: features of one group, padded to whole tiles.
+        chunk: pixels of one task, a multiple of ``pixels``.
+    """
+
+    lanes: int
+    vectors: int
+    pixels: int
+    features: int
+    chunk: int
+
+    @staticmethod
+    def of(problem: ConvProblem, target: Target) -> Tile:
+        """The tile for a problem."""
+        lanes = max(2, target.lanes(problem.element.nbytes))
+        lanes = min(lanes, 1 << (problem.features - 1).bit_length())
+        count = -(-problem.features // lanes)
+        many_registers = target.vector_bytes == 64
+        widest = 4 if many_registers else 2
+        options = [v for v in range(widest, 0, -1) if v > 1 or count == 1]
+        vectors = min(options, key=lambda v: (-(-count // v) * v, -v))
+        width = problem.outputs[-1]
+        most = min(width, 12, (24 if many_registers else 12) // vectors)
+        # A size that leaves no remainder, if there is one not much smaller.
+        even = [p for p in range(most, most // 2, -1) if width % p == 0]
+        pixels = even[0] if even else most
+        chunk = -(-min(width, 64) // pixels) * pixels
+        return Tile(lanes, vectors, pixels, -(-count // vectors) * vectors * lanes, chunk)
+
+    @property
+    def block(self) -> int:
+        """Features of one tile."""
+        return self.vectors * self.lanes

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The convolution emitter: direct convolution with a tile of pixels by features in registers.
+
+The innermost loops run over the window and the input channels: one step loads the tile's weights as vectors of features
+and multiplies them by one broadcast input element a pixel (a vector of channels where depthwise). Operands that are not
+laid out for that, or are padded, dilated or narrow, are first copied into the workspace in the form that is: input
+as batch, space, channels with its padding; weights as group, window, channel, features in whole vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+from mlir.dialects import arith, vector
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.control import both
+from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.elemental import arithmetic
+from gristmill.compiler.emitters.elemental.contraction import loop_nest
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.runtime.types import ArrayType
+
+_FMA = arith.FastMathFlags.contract
+
+
+class ConvolutionEmitter:
+    """Compiles one ``convolution``."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self.node = source.graph.results[0]
+        self.problem = ConvProblem.of(self.node)
+        self.tile = Tile.of(self.problem, source.target)
+        problem, tile = self.problem, self.tile
+        fills = problem.features == tile.features
+        # Vectors of channels must not run past the last one.
+        self.reads_input = problem.reads_input and (fills or not problem.depthwise)
+        self.reads_kernel = problem.reads_kernel and fills
+        self.writes_output = problem.writes_output and fills
+        self.space = problem.extents if self.reads_input else problem.padded
+        self.inputs = tile.features if problem.depthwise else problem.inputs
+
+    @property
+    def _input_type(self) -> ArrayType:
+        batch = self.problem.batch * (self.problem.groups if self.problem.batch_groups else 1)
+        return ArrayType((batch, *self.space, self.inputs), self.problem.element)
+
+    @property
+    def _kernel_type(self) -> ArrayType:
+        problem = self.problem
+        shape = (problem.groups, problem.taps, problem.channels, self.tile.features)
+        return ArrayType(shape, problem.element)
+
+    @property
+    def _input_bytes(self) -> int:
+        return 0 if self.reads_input else -(-self._input_type.nbytes // 64) * 64
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        problem, tile = self.problem, self.tile
+        workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
+        scratch = 0 if self.writes_output else tile.pixels * tile.block * problem.element.nbytes
+        frame = KernelFrame(self.source, workspace, scratch)
+        if not self.reads_input:
+            array = self._input_type
+            rows = array.size // (array.shape[-1] * array.shape[-2])
+            frame.phase(self._copy_input, rows, worth_splitting(array.size, 5))
+        if not self.reads_kernel:
+            array = self._kernel_type
+            rows = array.size // array.shape[-1]
+            frame.phase(self._copy_kernel, rows, worth_splitting(array.size, 5))
+        frame.phase(self._compute, self._tasks, worth_splitting(problem.work, 1))
+        return frame.finish("convolution", 2 * problem.work)
+
+    def _copy_input(self, phase: PhaseFrame) -> None:
+        problem, e = self.problem, phase.elemental
+        node, lhs = self.node, self.node.operands[0]
+        array = self._input_type
+        target = build.view(phase.workspace, 0, array)
+        where = node.dims("input_spatial_dimensions")
+        outer = array.shape[:-2]
+        zero = build.constant(problem.element, 0)
+
+        def source(position: Sequence[Index]) -> tuple[list[Index], ir.Value]:
+            """Where a padded position lies in the operand, and whether it does."""
+            inside = build.constant(arithmetic.element_type("i1"), 1)
+            result: list[Index] = []
+            for at, low, base, extent in zip(
+                position, problem.low, problem.base, problem.extents, strict=True
+            ):
+                shifted = build.sub(at, low)
+                inside = both(inside, build.at_least(shifted, 0))
+                if base > 1:
+                    safe = build.maximum(shifted, 0)
+                    inside = both(inside, build.equal(build.mod(safe, base), 0))
+                    shifted = build.div(safe, base)
+                inside = both(inside, build.less(shifted, extent))
+                result.append(shifted)
+            return result, inside
+
+        def pixel(batch: Index, position: list[Index]) -> None:
+            at, inside = source(position)
+
+            def copy(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                with e.scope():
+                    index: list[Index] = [0] * len(lhs.shape)
+                    index[node.integer("input_batch_dimension")] = batch
+                    index[node.integer("input_feature_dimension")] = channel
+                    for d, component in zip(where, at, strict=False):
+                        index[d] = component
+                    value = arithmetic.convert(
+                        lhs.type.element, problem.element, e.value(lhs, index)
+                    )
+                    build.store(value, target, [batch, *position, channel], problem.element)
+                return []
+
+            def clear(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                build.store(zero, target, [batch, *position, channel], problem.element)
+                return []
+
+            def copied() -> list[ir.Value]:
+                build.for_loop(0, problem.inputs, copy)
+                build.for_loop(problem.inputs, self.inputs, clear)
+                return []
+
+            def cleared() -> list[ir.Value]:
+                build.for_loop(0, self.inputs, clear)
+                return []
+
+            build.if_else(inside, [], copied, cleared)
+
+        def row(task: ir.Value) -> None:
+            batch, *position = build.delinearize(task, outer)
+
+            def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                pixel(batch, [*position, at])
+                return []
+
+            build.for_loop(0, array.shape[-2], step)
+
+        self._each(phase, row)
+
+    def _copy_kernel(self, phase: PhaseFrame) -> None:
+        problem, e = self.problem, phase.elemental
+        node, rhs = self.node, self.node.operands[1]
+        array = self._kernel_type
+        target = build.view(phase.workspace, self._input_bytes, array)
+        where = node.dims("kernel_spatial_dimensions")
+
+        def row(task: ir.Value) -> None:
+            group, tap, channel = build.delinearize(task, array.shape[:-1])
+            window = [
+                build.sub(size - 1, at) if flipped else at
+                for at, size, flipped in zip(
+                    build.delinearize(tap, problem.kernel),
+                    problem.kernel,
+                    problem.reversal,
+                    strict=True,
+                )
+            ]
+
+            def copy(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                with e.scope():
+                    index: list[Index] = [0] * len(rhs.shape)
+                    index[node.integer("kernel_input_feature_dimension")] = channel
+                    index[node.integer("kernel_output_feature_dimension")] = build.add(
+                        build.mul(group, problem.features), feature
+                    )
+                    for d, component in zip(where, window, strict=False):
+                        index[d] = component
+                    value = e.value(rhs, index)
+                    wide = arithmetic.convert(rhs.type.element, problem.element, value)
+                    build.store(wide, target, [group, tap, channel, feature], problem.element)
+                return []
+
+            def clear(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                zero = build.constant(problem.element, 0)
+                build.store(zero, target, [group, tap, channel, feature], problem.element)
+                return []
+
+            build.for_loop(0, problem.features, copy)
+            build.for_loop(problem.features, array.shape[-1], clear)
+
+        self._each(phase, row)
+
+    def _each(self, phase: PhaseFrame, body: Callable[[ir.Value], None]) -> None:
+        def step(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                body(task)
+            return []
+
+        build.for_loop(phase.begin, phase.end, step)
+
+    @property
+    def _grid(self) -> tuple[int, ...]:
+        """Tasks by group, block of features, batch, leading space, chunk of pixels."""
+        problem, tile = self.problem, self.tile
+        return (
+            problem.groups,
+            tile.features // tile.block,
+            problem.batch,
+            *problem.outputs[:-1],
+            -(-problem.outputs[-1] // tile.chunk),
+        )
+
+    @property
+    def _tasks(self) -> int:
+        return math.prod(self._grid)
+
+    def _compute(self, phase: PhaseFrame) -> None:
+        width, tile = self.problem.outputs[-1], self.tile
+        source = phase.arguments[self.node.operands[0].result] if self.reads_input else None
+        kernel = phase.arguments[self.node.operands[1].result] if self.reads_kernel else None
+        if source is None:
+            source = build.view(phase.workspace, 0, self._input_type)
+        if kernel is None:
+            kernel = build.view(phase.workspace, self._input_bytes, self._kernel_type)
+        flat = build.flatten(source), build.flatten(kernel)
+        rest = width % tile.pixels
+
+        def row(task: ir.Value) -> None:
+            group, block, batch, *space = build.delinearize(task, self._grid)
+            chunk = space.pop()
+            begin = build.mul(chunk, tile.chunk)
+            last = width - rest
+            end = build.minimum(build.add(begin, tile.chunk), last)
+            work = _Tiles(self, phase, flat, group, build.mul(block, tile.block), batch, space)
+
+            def step(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                work.emit(pixel, tile.pixels)
+                return []
+
+            build.for_loop(begin, end, step, step=tile.pixels)
+            if rest:
+                final = build.less(width - 1, build.add(begin, tile.chunk))
+                with build.if_then(final):
+                    work.emit(last, rest)
+
+        self._each(phase, row)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The tiles of one task.
+
+    Attributes:
+        flat: the input and the weights as flat memrefs.
+        first: the first feature of the group's that is computed.
+        space: the leading spatial position.
+    """
+
+    owner: ConvolutionEmitter
+    phase: PhaseFrame
+    flat: tuple[ir.Value, ir.Value]
+    group: Index
+    first: Index
+    batch: Index
+    space: Sequence[Index]
+
+    def emit(self, pixel: Index, pixels: int) -> None:
+        """Compute ``pixels`` from ``pixel`` on."""
+        owner, tile = self.owner, self.owner.tile
+        problem, e = owner.problem, self.phase.elemental
+        kind = ir.VectorType.get([tile.lanes], build.register_type(problem.element))
+        zero = vector.BroadcastOp(kind, build.constant(problem.element, 0)).result
+        base, weights = self._input_base(pixel), self._kernel_base()
+        steps = _strides(owner.space, owner.inputs)
+
+        def step(index: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
+            *window, channel = index
+            at = build.add(base, channel)
+            for position, dilation, stride in zip(window, problem.dilations, steps, strict=True):
+                at = build.add(at, build.mul(position, dilation * stride))
+            tap = build.linearize([*window, channel], [*problem.kernel, problem.channels])
+            weight = build.add(weights, build.mul(tap, self._weight_row))
+            columns = [
+                self._load(kind, 1, build.add(weight, v * tile.lanes)) for v in range(tile.vectors)
+            ]
+            result: list[ir.Value] = []
+            for p in range(pixels):
+                here = build.add(at, p * problem.strides[-1] * owner.inputs)
+                for v, column in enumerate(columns):
+                    if problem.depthwise:
+                        factor = self._load(kind, 0, build.add(here, v * tile.lanes))
+                    else:
+                        scalar = build.load(self.flat[0], [here], problem.element)
+                        factor = vector.BroadcastOp(kind, scalar).result
+                    total = sums[p * tile.vectors + v]
+                    result.append(self._multiply_add(total, factor, column))
+            return result
+
+        extents = [*problem.kernel, problem.channels]
+        sums = loop_nest(e, extents, [zero] * (pixels * tile.vectors), step)
+        self._store(pixel, pixels, sums)
+
+    def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
+        return vector.LoadOp(kind, self.flat[operand], [build.index_value(at)]).result
+
+    def _multiply_add(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        if self.owner.problem.element.is_float:
+            product = arith.MulFOp(a, b, fastmath=_FMA).result
+            return arith.AddFOp(total, product, fastmath=_FMA).result
+        return arith.AddIOp(total, arith.MulIOp(a, b).result).result
+
+    def _input_base(self, pixel: Index) -> Index:
+        owner, problem = self.owner, self.owner.problem
+        batch = self.batch
+        if problem.batch_groups:
+            batch = build.add(build.mul(self.group, problem.batch), batch)
+        position = [
+            build.mul(at, stride)
+            for at, stride in zip([*self.space, pixel], problem.strides, strict=True)
+        ]
+        shape = (1, *owner.space, owner.inputs)
+        channel: Index = self.first if problem.depthwise else 0
+        if not problem.batch_groups and not problem.depthwise:
+            channel = build.mul(self.group, problem.channels)
+        return build.linearize([batch, *position, channel], shape)
+
+    @property
+    def _weight_row(self) -> int:
+        """Elements from one window position or channel to the next."""
+        problem = self.owner.problem
+        if self.owner.reads_kernel:
+            return problem.features * problem.groups
+        return self.owner.tile.features
+
+    def _kernel_base(self) -> Index:
+        problem = self.owner.problem
+        group_size = problem.features
+        if not self.owner.reads_kernel:
+            group_size = problem.taps * problem.channels * self.owner.tile.features
+        return build.add(build.mul(self.group, group_size), self.first)
+
+    def _store(self, pixel: Index, pixels: int, sums: Sequence[ir.Value]) -> None:
+        owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
+        feature = build.add(build.mul(self.group, problem.features), self.first)
+        if owner.writes_output:
+            result = build.flatten(self.phase.results[0])
+            shape = owner.node.shape if len(owner.node.shape) > 2 else (problem.batch, 1, -1)
+            shape = (*shape[:-1], problem.features * problem.groups)
+            base = build.linearize([self.batch, *self.space, pixel, feature], shape)
+            for p in range(pixels):
+                for v in range(tile.vectors):
+                    at = build.add(base, p * shape[-1] + v * tile.lanes)
+                    value = sums[p * tile.vectors + v]
+                    vector.StoreOp(value, result, [build.index_value(at)])
+            return
+        array = ArrayType((tile.pixels * tile.block,), problem.element)
+        buffer = build.view(self.phase.scratch, 0, array)
+        for number, value in enumerate(sums):
+            vector.StoreOp(value, buffer, [build.index_value(number * tile.lanes)])
+        self._store_elements(buffer, pixel, pixels, feature)
+
+    def _store_elements(self, buffer: ir.Value, pixel: Index, pixels: int, feature: Index) -> None:
+        """Store a tile kept in scratch element by element, wherever the output's elements lie."""
+        owner, problem, node = self.owner, self.owner.problem, self.owner.node
+        block = owner.tile.block
+        count = build.minimum(build.sub(problem.features, self.first), block)
+
+        def store(column: Index, p: ir.Value) -> list[ir.Value]:
+            at = build.add(build.mul(p, block), column)
+            value = build.load(buffer, [at], problem.element)
+            index: list[Index] = [0] * len(node.shape)
+            index[node.integer("output_batch_dimension")] = self.batch
+            index[node.integer("output_feature_dimension")] = build.add(feature, column)
+            position = [*self.space, build.add(pixel, p)]
+            for d, component in zip(node.dims("output_spatial_dimensions"), position, strict=False):
+                index[d] = component
+            narrow = arithmetic.convert(problem.element, node.type.element, value)
+            self.phase.store(0, narrow, index, node.type)
+            return []
+
+        def columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            build.for_loop(0, pixels, lambda p, _: store(column, p))
+            return []
+
+        build.for_loop(0, count, columns)
+
+
+def _strides(space: Sequence[int], inner: int) -> list[int]:
+    """Elements between neighbours along each spatial dimension."""
+    return [inner * math.prod(space[d + 1 :]) for d in range(len(space))]
