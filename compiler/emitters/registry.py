@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gristmill.compiler.emitters.cpu.column import ColumnEmitter
 from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
+from gristmill.compiler.emitters.cpu.concatenate import ConcatenateEmitter
 from gristmill.compiler.emitters.cpu.convolution import ConvolutionEmitter
 from gristmill.compiler.emitters.cpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
@@ -29,6 +30,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "row": RowEmitter,
     "column": ColumnEmitter,
     "transpose": TransposeEmitter,
+    "concatenate": ConcatenateEmitter,
     "dot": DotFusionEmitter,
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,

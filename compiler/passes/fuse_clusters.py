@@ -36,6 +36,8 @@ SymbolicIndex = tuple[int, ...]
 
 #: Element cost (tenths of a nanosecond) from which a value is not computed more than once.
 DEAR = 4
+#: Elements of a concatenation up to which each may ask which part it is in.
+MAX_BRANCHING = 256
 #: Members of one cluster at most, which bounds kernel size and compile time.
 MAX_MEMBERS = 400
 #: A reduction of everything is worth its own parallel kernel from this many elements.
@@ -54,6 +56,7 @@ ROOT_KINDS = {
     "rng_bit_generator": "rng_bit_generator",
     "rng": "rng",
     "fft": "fft",
+    "concatenate": "concatenate",
     "convolution": "loop",
     "reduce_window": "loop",
 }
@@ -271,6 +274,8 @@ class Clustering:
         index = cluster.index[node]
         if node.kind == "reduce":
             return self._reduce_operands(cluster, node, index)
+        if node.kind == "concatenate" and node is cluster.root:
+            return [(x, index) for x in node.operands]  # every element of a part is read once
         if node.kind in WHOLE_READERS:
             return [(x, opaque(x)) for x in node.operands if not _reads_whole(node, x)]
         return list(zip(node.operands, operand_indices(node, index), strict=True))
@@ -345,7 +350,7 @@ class Clustering:
             return OPAQUE not in index and node.type.size <= 64
         if node.kind == "transpose" and _moves_minor(node) and node.type.size > 4096:
             return False
-        if node.kind == "concatenate" and len(node.operands) > 2 and node.type.size > 4096:
+        if node.kind == "concatenate" and node.type.size > MAX_BRANCHING:
             return False
         if cluster.kind == "column" and node.kind in ("gather", "dynamic_slice"):
             return True
