@@ -267,11 +267,12 @@ class HostMemoryPool:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self.name} was closed")
-            # Who comes while others wait gets in line.
-            if slots.free and not slots.waiters:
+            # Who comes while others wait gets in line: what is returned goes to them, and none is free.
+            slot = None
+            if slots.free:
                 slot = slots.free.pop()
-            else:
-                slot = None if slots.waiters else self._grow(slots, bool(timeout))
+            elif not slots.waiters:
+                slot = self._grow(slots, bool(timeout))
             if slot is not None:
                 slots.acquired += 1
                 slots.in_use += 1

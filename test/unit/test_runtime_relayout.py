@@ -199,6 +199,23 @@ def test_plans_are_merged_and_widened() -> None:
     assert plan.row == 0
 
 
+def test_reversed_dimensions_are_merged() -> None:
+    source = np.empty((6, 7), "f4")
+    plan = CopyPlan.of(np.empty_like(source)[::-1, ::-1], source[::-1, ::-1])
+    assert plan.dims == (Dimension(42, 4, 4),)
+    assert plan.source == source.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<f4", "<f8", "<c8", "<c16"])
+@pytest.mark.parametrize("gap", [0, 1])
+def test_transposes_to_the_other_byte_order(eager: None, dtype: str, gap: int) -> None:
+    source = numbers((70, 50), dtype)
+    target = np.zeros((50, 70 + gap), np.dtype(dtype).newbyteorder())[:, :70]
+    assert CopyPlan.of(target, source.T).row is not None
+    copy_array(target, source.T)
+    np.testing.assert_array_equal(target, source.T)
+
+
 def test_contiguous() -> None:
     array = numbers((30, 20), "f4")
     assert contiguous(array) is array
