@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Self
 
 from gristmill.errors import ToolchainError
-from gristmill.runtime import debug
+from gristmill.runtime.debug import jit
 from gristmill.runtime.elf import SectionNeeds, summarize
 from gristmill.runtime.llvm.orc import link_objects
 from gristmill.runtime.memory.section_manager import ContiguousSectionMemoryManager, SectionRequest
@@ -92,8 +92,8 @@ def link(objects: Sequence[bytes], symbols: Mapping[str, int] | None = None) -> 
     try:
         memory.reserve(*map(_request, (code, read_only, read_write)))
         addresses = link_objects(objects, memory, externals, sorted(sizes))
-        functions = [debug.Function(n, a, sizes[n]) for n, a in addresses.items()]
-        return LoadedCode(memory, addresses, debug.register(functions))
+        functions = [jit.Function(n, a, sizes[n]) for n, a in addresses.items()]
+        return LoadedCode(memory, addresses, jit.register(functions))
     except BaseException:
         memory.release()
         raise

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from programs import ADD, assemble
 
 from gristmill.errors import ResourceExhaustedError, ToolchainError
-from gristmill.runtime import debug, knobs
+from gristmill.runtime import knobs
 from gristmill.runtime.code import link
+from gristmill.runtime.debug import jit
 from gristmill.runtime.elf import summarize
 from gristmill.runtime.memory.section_manager import ContiguousSectionMemoryManager
 from gristmill.runtime.memory.slabs import PROCESS_POOL
@@ -154,8 +155,8 @@ def test_perf_map() -> None:
 
 
 def test_symbol_file_reads_back_as_elf() -> None:
-    functions = [debug.Function("f", 0x7000, 16), debug.Function("gg", 0x9000, 0)]
-    data = debug.symbol_file(functions)
+    functions = [jit.Function("f", 0x7000, 16), jit.Function("gg", 0x9000, 0)]
+    data = jit.symbol_file(functions)
     table, count = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<H", data, 60)[0]
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
     text, symbols, strings = sections[1], sections[2], sections[3]
@@ -169,7 +170,7 @@ def test_symbol_file_reads_back_as_elf() -> None:
 
 
 def test_gdb_registration_is_undone_in_any_order() -> None:
-    descriptor = debug.descriptor()
+    descriptor = jit.descriptor()
     data = assemble(ONE)
     with knobs.GDB_JIT.scope("1"):
         first, second, third = link([data]), link([data]), link([data])
