@@ -382,7 +382,9 @@ class RawBuffer:
             end.drop()
 
     def _with_definition(self, waits: Sequence[Event]) -> Sequence[Event]:
-        return waits if self.definition.ok else (self.definition, *waits)
+        if self.definition.ok and not observer.active:
+            return waits
+        return (self.definition, *waits)
 
     # Views
 

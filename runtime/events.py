@@ -80,12 +80,16 @@ class Event:
     @property
     def done(self) -> bool:
         """Whether the event is ready or in error."""
-        return self.state is not EventState.PENDING
+        if self.state is EventState.PENDING:
+            return False
+        for tool in observer.active:
+            tool.polled(self)
+        return True
 
     @property
     def ok(self) -> bool:
         """Whether the event is ready."""
-        return self.state is EventState.READY
+        return self.done and self._state is EventState.READY
 
     @property
     def error(self) -> BaseException | None:
@@ -111,6 +115,8 @@ class Event:
                 return False
             if observer.active:
                 self.completed_ns = time.perf_counter_ns()
+                for tool in observer.active:
+                    tool.completed(self)
             self._error = error
             self._traceback = error.__traceback__ if error is not None else None
             self._state = state
@@ -148,11 +154,14 @@ class Event:
         Raises ``DeadlineError`` when ``timeout`` seconds pass first. Must not be called from work or
         callbacks that run on a stream, which would block the thread that is to complete the event.
         """
-        if not self.done and not self.block(timeout):
-            raise DeadlineError(
-                f"{self.name} is still pending after {timeout:g} s; wait longer, or look for an event "
-                "that nothing completes"
-            )
+        if not self.done:
+            for tool in observer.active:
+                tool.waiting(self)
+            if not self.block(timeout):
+                raise DeadlineError(
+                    f"{self.name} is still pending after {timeout:g} s; wait longer, or look for an event "
+                    "that nothing completes"
+                )
         for tool in observer.active:
             tool.waited(self)
         self.raise_error()
@@ -235,7 +244,13 @@ def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
 
 def _call(event: Event, callback: Callback) -> None:
     try:
-        callback(event)
+        if observer.active:
+            for tool in observer.active:
+                tool.called(event, callback)
+            with observer.after(event):
+                callback(event)
+        else:
+            callback(event)
     except Exception as error:
         # One consumer's fault must not keep the others from running; the interpreter reports it.
         sys.excepthook(type(error), error, error.__traceback__)
@@ -299,6 +314,8 @@ def all_of(events: Iterable[Event], name: str = "all_of") -> Event:
     """
     sources = tuple(events)
     joined = Event(name)
+    for tool in observer.active:
+        tool.joined(joined, sources)
 
     def join() -> None:
         failures = [event for event in sources if event.error is not None]

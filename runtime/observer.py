@@ -9,6 +9,8 @@ runtime, except to read properties and add callbacks to events.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,7 @@ class Operation:
             observer is installed.
         waits: events it waits for, beside earlier work of the stream.
         reads, writes: the memory it touches.
+        carrier: the stream that carries it where ``stream`` is None; its order is not to be relied on.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Operation:
     waits: tuple[Event, ...] = ()
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
+    carrier: Stream | None = None
 
 
 class Observer:
@@ -56,13 +60,16 @@ class Observer:
         """The memory of ``allocation`` went back to its device."""
 
     def opened(self, resource: object) -> None:
-        """A buffer, transfer manager, stream or pool handle began to live."""
+        """A buffer, transfer manager, stream, pool handle, mapping or code began to live."""
 
     def closed(self, resource: object) -> None:
         """What :meth:`opened` named was closed."""
 
     def submitted(self, operation: Operation) -> None:
-        """``operation`` was given to its device by the calling thread."""
+        """``operation`` was given to its device by the calling thread.
+
+        A later call with the same ``completion`` replaces an earlier one, and says more.
+        """
 
     def stream_waits(self, stream: Stream, event: Event) -> None:
         """Everything given to ``stream`` from now on waits for ``event``."""
@@ -70,8 +77,29 @@ class Observer:
     def recorded(self, stream: Stream, event: Event) -> None:
         """``event`` completes after everything given to ``stream`` so far."""
 
+    def touched(self, reads: Sequence[Access], writes: Sequence[Access]) -> None:
+        """The calling thread itself reads and writes memory now."""
+
+    def joined(self, event: Event, sources: Sequence[Event]) -> None:
+        """``event`` will complete after ``sources``, and perhaps others named before or later."""
+
+    def completed(self, event: Event) -> None:
+        """``event`` is about to become ready or fail, on the calling thread, which holds its lock."""
+
+    def called(self, event: Event, callback: Callable[[Event], None]) -> None:
+        """``callback`` is about to be called with ``event``, which is done."""
+
+    def waiting(self, event: Event) -> None:
+        """The calling thread begins to block for ``event``."""
+
     def waited(self, event: Event) -> None:
         """The calling thread has seen ``event`` complete."""
+
+    def polled(self, event: Event) -> None:
+        """The calling thread, perhaps the runtime on it, asked whether ``event`` is done, and it is."""
+
+    def self_ordered(self, allocation: DeviceAllocation) -> None:
+        """The runtime orders all uses of ``allocation`` by means that observers do not see."""
 
 
 #: The installed tools.
@@ -92,3 +120,29 @@ def uninstall(observer: Observer) -> None:
     global active
     with _lock:
         active = tuple(other for other in active if other is not observer)
+
+
+class _Thread(threading.local):
+    """What the current thread runs as a consequence of, innermost last."""
+
+    causes: tuple[Event, ...] = ()
+
+
+_thread = _Thread()
+
+
+def causes() -> tuple[Event, ...]:
+    """The events after which the current thread's code runs: those whose callbacks or work it is."""
+    return _thread.causes
+
+
+@contextmanager
+def after(event: Event | None) -> Iterator[None]:
+    """Inside, the thread's code counts as a consequence of ``event``; None changes nothing."""
+    before = _thread.causes
+    if event is not None:
+        _thread.causes = (*before, event)
+    try:
+        yield
+    finally:
+        _thread.causes = before

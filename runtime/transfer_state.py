@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gristmill.errors import ClosedError, TransferError
+from gristmill.runtime import observer
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.devices.base import DeviceAllocation, check_range
 from gristmill.runtime.events import Event
@@ -79,6 +80,8 @@ class ManagerState:
         self.buffers: list[BufferState] = []
         #: Accepted transfers whose end was not reported completely yet.
         self.running = 0
+        #: For observers: what is true once all transfers so far have ended. Never completed.
+        self.transfers = Event(f"transfers of {options.label}")
         self.closed = False
         bar = wants_bar(total) if options.bar is None else options.bar
         self.bar = ProgressBar(options.label) if bar else None
@@ -141,12 +144,17 @@ class ManagerState:
             target.finished = target.finished or complete
         if poisons:
             self.uploader.sweep()
+        definition = target.buffer.definition
+        for tool in observer.active:
+            tool.joined(definition, (event,))
+            tool.joined(self.transfers, (event,))
+            if on_done is not None:
+                tool.waited(event)
         if on_done is not None:
             try:
                 on_done(error)
             except Exception as fault:
                 sys.excepthook(type(fault), fault, fault.__traceback__)
-        definition = target.buffer.definition
         if error is not None:
             event.fail(error)
             if poisons:

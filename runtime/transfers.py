@@ -265,6 +265,8 @@ class AsyncHostToDeviceTransferManager:
             state.uploader.withdraw(source)
             raise
         event = Event(f"transfer of {source.nbytes} B to buffer {index} of {state.options.label}")
+        for tool in observer.active:
+            tool.joined(event, ())
         target.allocation.hold()  # by the transfer: the manager may be closed before it ends
 
         def finished(error: BaseException | None) -> None:
@@ -280,6 +282,7 @@ class AsyncHostToDeviceTransferManager:
             lambda: target.error,
             state.meter.add,
             finished,
+            event,
         )
         state.meter.begin()
         state.uploader.submit(transfer)
@@ -313,6 +316,8 @@ class AsyncHostToDeviceTransferManager:
             raise DeadlineError(
                 f"{state.options.label}: {state.running} transfers still run after {timeout:g} s"
             )
+        for tool in observer.active:
+            tool.waited(state.transfers)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for running transfers, then fail the buffers that are unfinished; idempotent.

@@ -99,6 +99,7 @@ class Transfer:
         abandoned: returns the error for which pieces not yet begun are dropped, or None.
         arrived: told the size of each piece that is there.
         finished: called once, with the first error or None, when nothing uses the source any more.
+        event: what ``finished`` completes.
     """
 
     source: Source
@@ -109,6 +110,7 @@ class Transfer:
     abandoned: Callable[[], BaseException | None]
     arrived: Callable[[int], None]
     finished: Callable[[BaseException | None], None]
+    event: Event
     error: BaseException | None = None
     left: int = 0
     sums: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
@@ -130,6 +132,8 @@ class _Piece:
     nbytes: int = field(compare=False)
     attempts: int = field(default=0, compare=False)
     crc: int | None = field(default=None, compare=False)
+    #: The copy after which its next step runs.
+    last: Event | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -308,7 +312,11 @@ class Uploader:
     def _attempt(self, piece: _Piece, slot: int, step: Callable[[_Piece, int], None]) -> None:
         """Take one step; what it raises ends the piece."""
         try:
-            step(piece, slot)
+            if observer.active:
+                with observer.after(piece.last):
+                    step(piece, slot)
+            else:
+                step(piece, slot)
         except BaseException as error:
             self._landed(piece, slot, error)
 
@@ -355,6 +363,8 @@ class Uploader:
                 slots = self.options.staging_bytes // self.options.chunk_bytes
                 nbytes = slots * self.options.chunk_bytes
                 self._ring = self.device.allocate(nbytes, MemorySpace.PINNED)
+                for tool in observer.active:
+                    tool.self_ordered(self._ring)
             return self._ring, slot * self.options.chunk_bytes
 
     def _sum_and_send(self, piece: _Piece, slot: int) -> None:
@@ -400,13 +410,16 @@ class Uploader:
         target.drop_after(event)
         if observer.active:
             write = observer.Access(target.address + offset, piece.nbytes)
-            self.device.observe(name, None, event, writes=(write,))
+            self.device.observe(name, None, event, writes=(write,), carrier=stream)
         self._follow(event, piece, slot, self._sent)
 
     def _follow(
         self, event: Event, piece: _Piece, slot: int, step: Callable[[_Piece, int], None]
     ) -> None:
         """Take ``step`` when ``event`` is ready; its error ends the piece."""
+        piece.last = event
+        for tool in observer.active:
+            tool.joined(piece.transfer.event, (event,))
 
         def next_step(done: Event) -> None:
             if done.error is not None:

@@ -127,7 +127,12 @@ class Stream(ABC):
     @property
     def idle(self) -> bool:
         """Whether everything enqueued so far has ended."""
-        return self.record_event("idle query").done
+        query = self.record_event("idle query")
+        if not query.done:
+            return False
+        for tool in observer.active:
+            tool.waited(query)
+        return True
 
     def __enter__(self) -> Stream:
         return self
@@ -379,7 +384,8 @@ class Device(ABC):
         event.add_callback(self._count_failure)
         if observer.active:
             reads, writes = observer.Access(origin, nbytes), observer.Access(target, nbytes)
-            self.observe(name, stream, event, waits, (reads,), (writes,))
+            carrier = None if stream is not None else self._carrier(kind)
+            self.observe(name, stream, event, waits, (reads,), (writes,), carrier)
         return event
 
     def _issue_unordered(
@@ -394,13 +400,14 @@ class Device(ABC):
         Events that the device cannot order itself may stay pending for ever, or until a later copy on
         the same stream is done: such a copy is issued when they are done.
         """
-        stream = self.transfer_stream("d2d" if kind == "h2h" else kind)
+        stream = self._carrier(kind)
         foreign = [event for event in waits if not event.done and not self.orders(event)]
         if not foreign:
             return issue(waits, stream)
         result = Event(name)
 
         def forward(inner: Event) -> None:
+            result.started_ns = inner.started_ns
             if inner.error is None:
                 result.complete()
             else:
@@ -414,6 +421,10 @@ class Device(ABC):
 
         when_done(foreign, go)
         return result
+
+    def _carrier(self, kind: str) -> Stream:
+        """The stream for copies that are in no stream's order."""
+        return self.transfer_stream("d2d" if kind == "h2h" else kind)
 
     def orders(self, event: Event) -> bool:
         """Whether streams of this device wait for ``event`` by themselves, and it is sure to end.
@@ -441,9 +452,10 @@ class Device(ABC):
         waits: Sequence[Event] = (),
         reads: tuple[observer.Access, ...] = (),
         writes: tuple[observer.Access, ...] = (),
+        carrier: Stream | None = None,
     ) -> None:
         """Tell the installed debug tools about work; ``stream`` is None when only events order it."""
-        operation = observer.Operation(name, stream, event, tuple(waits), reads, writes)
+        operation = observer.Operation(name, stream, event, tuple(waits), reads, writes, carrier)
         for tool in observer.active:
             tool.submitted(operation)
 

@@ -89,9 +89,16 @@ class HostStream(Stream):
         *,
         waits: Sequence[Event] = (),
         name: str = "work",
-        inline: bool = False,
     ) -> Event:
-        """See ``Stream.enqueue``. ``inline``: run on this thread when nothing is to be waited for."""
+        """See ``Stream.enqueue``."""
+        task = _Task(work, tuple(waits), Event(name))
+        if observer.active:
+            self.device.observe(name, self, task.event, task.waits)
+        self._push(task)
+        return task.event
+
+    def push_copy(self, work: Work, waits: Sequence[Event], name: str, inline: bool) -> Event:
+        """Enqueue a copy. ``inline``: run on this thread when nothing is to be waited for."""
         task = _Task(work, tuple(waits), Event(name))
         inline = inline and all(event.done for event in task.waits)
         self._push(task, inline)
@@ -191,10 +198,13 @@ class HostStream(Stream):
         elif task.work is None:
             event.complete()
         else:
-            if observer.active:
-                event.started_ns = time.perf_counter_ns()
             try:
-                task.work()
+                if observer.active:
+                    event.started_ns = time.perf_counter_ns()
+                    with observer.after(event):
+                        task.work()
+                else:
+                    task.work()
             except BaseException as error:
                 self._failed(event, error, False)
             else:
@@ -340,7 +350,7 @@ class HostDevice(Device):
             work = partial(ctypes.memmove, target, origin, nbytes)
         else:
             work = partial(self._copy_parallel, target, origin, nbytes)
-        return stream.enqueue(work, waits=waits, name=name, inline=nbytes <= INLINE_BYTES)
+        return stream.push_copy(work, waits, name, nbytes <= INLINE_BYTES)
 
     def _reach(self, allocation: DeviceAllocation) -> int:
         if allocation.host_address is None:
