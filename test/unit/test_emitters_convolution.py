@@ -64,6 +64,19 @@ CASES = {
     ),
     "groups": Case((1, 7, 9, 12), (3, 3, 4, 24), (1, 5, 7, 24), groups=3),
     "depthwise": Case((2, 8, 9, 32), (3, 3, 1, 32), (2, 8, 9, 32), window=SAME, groups=32),
+    "depthwise_clipped": Case(
+        (1, 9, 12, 16),
+        (3, 4, 1, 16),
+        (1, 5, 7, 16),
+        window={"pad": "[[2, 2], [3, 1]]", "stride": "[2, 2]", "rhs_dilate": "[2, 1]"},
+        groups=16,
+    ),
+    "depthwise_narrow": Case(
+        (1, 12, 2, 16), (3, 5, 1, 16), (1, 12, 2, 16), window={"pad": "[[1, 1], [2, 2]]"}, groups=16
+    ),
+    "depthwise_cropped": Case(
+        (1, 9, 9, 16), (3, 3, 1, 16), (1, 6, 5, 16), window={"pad": "[[-1, 0], [0, -2]]"}, groups=16
+    ),
     "depthwise_left_over": Case((1, 9, 9, 21), (3, 3, 1, 21), (1, 7, 7, 21), groups=21),
     "multiplier": Case((1, 9, 9, 6), (3, 3, 1, 24), (1, 7, 7, 24), groups=6),
     "batch_groups": Case((4, 7, 8, 5), (3, 3, 5, 16), (2, 5, 6, 16), batch_groups=2),

@@ -115,18 +115,31 @@ class ConvProblem:
         )
 
     @property
-    def reads_input(self) -> bool:
-        """Whether windows can read the operand as it is."""
+    def natural_input(self) -> bool:
+        """Whether the operand is laid out batch, space, channels, in the type computed in, and not dilated."""
         node, rank = self.node, len(self.node.shape)
         return (
             node.integer("input_batch_dimension") == 0
             and node.integer("input_feature_dimension") == rank - 1
             and node.dims("input_spatial_dimensions") == list(range(1, rank - 1))
             and node.operands[0].type.element == self.element
-            and not any(self.low)
             and all(b == 1 for b in self.base)
-            and all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
         )
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether windows can read the operand as it is, without a look at its borders."""
+        inside = all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
+        return self.natural_input and inside and not any(self.low)
+
+    @property
+    def interior(self) -> tuple[int, int]:
+        """The pixels of the last spatial dimension whose windows lie inside the operand: ``begin <= p < end``."""
+        stride, low, width = self.strides[-1], self.low[-1], self.outputs[-1]
+        span = (self.kernel[-1] - 1) * self.dilations[-1] + 1
+        begin = min(width, max(0, -(-low // stride)))
+        end = (self.extents[-1] + low - span) // stride + 1
+        return begin, max(begin, min(width, end))
 
     @property
     def reads_kernel(self) -> bool:
@@ -179,8 +192,8 @@ class Tile:
     chunk: int
 
     @staticmethod
-    def of(problem: ConvProblem, target: Target) -> Tile:
-        """The tile for a problem."""
+    def of(problem: ConvProblem, width: int, target: Target) -> Tile:
+        """The tile for a problem, for rows of ``width`` pixels."""
         lanes = max(2, target.lanes(problem.element.nbytes))
         lanes = min(lanes, 1 << (problem.features - 1).bit_length())
         count = -(-problem.features // lanes)
@@ -188,12 +201,11 @@ class Tile:
         widest = 4 if many_registers else 2
         options = [v for v in range(widest, 0, -1) if v > 1 or count == 1]
         vectors = min(options, key=lambda v: (-(-count // v) * v, -v))
-        width = problem.outputs[-1]
-        most = min(width, 12, (24 if many_registers else 12) // vectors)
+        most = min(max(1, width), 12, (24 if many_registers else 12) // vectors)
         # A size that leaves no remainder, if there is one not much smaller.
         even = [p for p in range(most, most // 2, -1) if width % p == 0]
         pixels = even[0] if even else most
-        chunk = -(-min(width, 64) // pixels) * pixels
+        chunk = max(1, -(-min(width, 64) // pixels)) * pixels
         return Tile(lanes, vectors, pixels, -(-count // vectors) * vectors * lanes, chunk)
 
     @property

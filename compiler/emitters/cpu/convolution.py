@@ -26,8 +26,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     PhaseFrame,
     worth_splitting,
 )
-from gristmill.compiler.emitters.elemental import arithmetic
-from gristmill.compiler.emitters.elemental.contraction import loop_nest
+from gristmill.compiler.emitters.elemental import Elemental, arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.runtime.types import ArrayType
 
@@ -41,11 +40,16 @@ class ConvolutionEmitter:
         self.source = source
         self.node = source.graph.results[0]
         self.problem = ConvProblem.of(self.node)
-        self.tile = Tile.of(self.problem, source.target)
-        problem, tile = self.problem, self.tile
+        problem = self.problem
+        #: Whether windows are clipped at the operand's borders; copying it would cost more than the work.
+        self.clips = problem.depthwise and problem.natural_input and not problem.reads_input
+        begin, end = problem.interior
+        width = end - begin if self.clips else problem.outputs[-1]
+        tile = self.tile = Tile.of(problem, width, source.target)
         fills = problem.features == tile.features
+        self.clips = self.clips and fills
         # Vectors of channels must not run past the last one.
-        self.reads_input = problem.reads_input and (fills or not problem.depthwise)
+        self.reads_input = self.clips or (problem.reads_input and (fills or not problem.depthwise))
         self.reads_kernel = problem.reads_kernel and fills
         self.writes_output = problem.writes_output and fills
         self.space = problem.extents if self.reads_input else problem.padded
@@ -211,7 +215,7 @@ class ConvolutionEmitter:
             tile.features // tile.block,
             problem.batch,
             *problem.outputs[:-1],
-            -(-problem.outputs[-1] // tile.chunk),
+            1 if self.clips else -(-problem.outputs[-1] // tile.chunk),
         )
 
     @property
@@ -227,27 +231,54 @@ class ConvolutionEmitter:
         if kernel is None:
             kernel = build.view(phase.workspace, self._input_bytes, self._kernel_type)
         flat = build.flatten(source), build.flatten(kernel)
-        rest = width % tile.pixels
 
         def row(task: ir.Value) -> None:
             group, block, batch, *space = build.delinearize(task, self._grid)
             chunk = space.pop()
-            begin = build.mul(chunk, tile.chunk)
-            last = width - rest
-            end = build.minimum(build.add(begin, tile.chunk), last)
             work = _Tiles(self, phase, flat, group, build.mul(block, tile.block), batch, space)
-
-            def step(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                work.emit(pixel, tile.pixels)
-                return []
-
-            build.for_loop(begin, end, step, step=tile.pixels)
+            if self.clips:
+                begin, end = self.problem.interior
+                _pixels(work, begin, end, tile.pixels)
+                _clipped(work, 0, begin)
+                _clipped(work, end, width)
+                return
+            begin = build.mul(chunk, tile.chunk)
+            rest = width % tile.pixels
+            end = build.minimum(build.add(begin, tile.chunk), width - rest)
+            _pixels(work, begin, end, tile.pixels)
             if rest:
                 final = build.less(width - 1, build.add(begin, tile.chunk))
                 with build.if_then(final):
-                    work.emit(last, rest)
+                    work.emit(width - rest, rest)
 
         self._each(phase, row)
+
+
+def _pixels(work: _Tiles, begin: Index, end: Index, pixels: int) -> None:
+    """Tiles of ``pixels`` from ``begin`` on, and a smaller one for what is known to be left."""
+
+    def step(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        work.emit(pixel, pixels)
+        return []
+
+    rest = 0
+    if isinstance(begin, int) and isinstance(end, int):
+        rest = (end - begin) % pixels
+        end -= rest
+    build.for_loop(begin, end, step, step=pixels)
+    if rest:
+        work.emit(end, rest)
+
+
+def _clipped(work: _Tiles, begin: int, end: int) -> None:
+    """Single pixels whose windows cross the operand's border."""
+
+    def step(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        work.emit(pixel, 1, is_border=True)
+        return []
+
+    if begin < end:
+        build.for_loop(begin, end, step)
 
 
 @dataclass(frozen=True)
@@ -268,8 +299,8 @@ class _Tiles:
     batch: Index
     space: Sequence[Index]
 
-    def emit(self, pixel: Index, pixels: int) -> None:
-        """Compute ``pixels`` from ``pixel`` on."""
+    def emit(self, pixel: Index, pixels: int, is_border: bool = False) -> None:
+        """Compute ``pixels`` from ``pixel`` on; ``is_border``: their windows may lie partly outside."""
         owner, tile = self.owner, self.owner.tile
         problem, e = owner.problem, self.phase.elemental
         kind = ir.VectorType.get([tile.lanes], build.register_type(problem.element))
@@ -300,9 +331,26 @@ class _Tiles:
                     result.append(self._multiply_add(total, factor, column))
             return result
 
-        extents = [*problem.kernel, problem.channels]
-        sums = loop_nest(e, extents, [zero] * (pixels * tile.vectors), step)
+        bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
+        sums = _loops(e, bounds, [zero] * (pixels * tile.vectors), step)
         self._store(pixel, pixels, sums)
+
+    def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
+        """The window positions that lie inside the operand, for each dimension."""
+        problem = self.owner.problem
+        result: list[tuple[Index, Index]] = []
+        for d, at in enumerate([*self.space, pixel]):
+            size, dilation = problem.kernel[d], problem.dilations[d]
+            if not self.owner.clips or (d == len(self.space) and not is_border):
+                result.append((0, size))
+                continue
+            origin = build.sub(build.mul(at, problem.strides[d]), problem.low[d])
+            before = build.maximum(build.sub(0, origin), 0)
+            inside = build.maximum(build.sub(problem.extents[d], origin), 0)
+            first = build.div(build.add(before, dilation - 1), dilation)
+            last = build.div(build.add(inside, dilation - 1), dilation)
+            result.append((first, build.minimum(last, size)))
+        return result
 
     def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
         return vector.LoadOp(kind, self.flat[operand], [build.index_value(at)]).result
@@ -319,8 +367,10 @@ class _Tiles:
         if problem.batch_groups:
             batch = build.add(build.mul(self.group, problem.batch), batch)
         position = [
-            build.mul(at, stride)
-            for at, stride in zip([*self.space, pixel], problem.strides, strict=True)
+            build.sub(build.mul(at, stride), low if owner.clips else 0)
+            for at, stride, low in zip(
+                [*self.space, pixel], problem.strides, problem.low, strict=True
+            )
         ]
         shape = (1, *owner.space, owner.inputs)
         channel: Index = self.first if problem.depthwise else 0
@@ -387,6 +437,30 @@ class _Tiles:
             return []
 
         build.for_loop(0, count, columns)
+
+
+def _loops(
+    e: Elemental,
+    bounds: Sequence[tuple[Index, Index]],
+    carried: Sequence[ir.Value],
+    body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """Nested loops carrying values; none for a dimension of one known position."""
+
+    def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
+        if len(index) == len(bounds):
+            return body(index, values)
+        low, high = bounds[len(index)]
+        if low == 0 and high == 1:
+            return level([*index, 0], values)
+
+        def inner(at: ir.Value, current: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                return level([*index, at], current)
+
+        return build.for_loop(low, high, inner, values)
+
+    return level([], list(carried))
 
 
 def _strides(space: Sequence[int], inner: int) -> list[int]:
