@@ -45,7 +45,8 @@ class Driver:
 
     def unmap(self, device: int | None, address: int) -> None:
         if self.refuse_unmap:
-            raise self.refuse_unmap
+            # A new one each time, as the traceback keeps what was in use when it was raised.
+            raise type(self.refuse_unmap)(*self.refuse_unmap.args)
         del self.mapped[device, address]
         self.log.append("unmap")
 
