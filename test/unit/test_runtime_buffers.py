@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import warnings
 
 import ml_dtypes
@@ -243,6 +244,18 @@ def test_staging_is_bounded(monkeypatch):
         with RawBuffer.allocate(here, 50_000) as one, RawBuffer.allocate(there, 50_000) as two:
             one.copy_to(two).wait(LIMIT)
         assert here.statistics().peak_bytes == 50_000 + buffers.STAGING_PIECES * 1000
+
+
+def test_a_staging_piece_is_used_again_only_when_it_is_up(monkeypatch):
+    monkeypatch.setattr(buffers, "STAGING_BYTES", 1000)
+    data = random_bytes(10_000)
+    with IslandDevice(0) as here, FaultyDevice() as there:
+        with RawBuffer.from_host(here, data) as one, RawBuffer.allocate(there, 10_000) as two:
+            there.gate.clear()
+            moved = one.copy_to(two)
+            time.sleep(0.05)
+            there.gate.set()
+            assert contents(two, waits=[moved]) == data.tobytes()
 
 
 @pytest.mark.parametrize("action", ["fail", "refuse"])
