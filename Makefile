@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lit unit check format bench conformance wheel docs clean
+.PHONY: help demo test lit unit check format bench conformance dynamic wheel docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ bench: $(VENV)/.dev ## time gristmill beside XLA:CPU and numpy (BENCH_ARGS="--on
 conformance: $(VENV)/.run ## run the self-checking modules of DIR (make conformance DIR=path)
 	@test -n "$(DIR)" || { echo 'say which folder: make conformance DIR=path/to/modules'; exit 2; }
 	@$(BIN)/gristmill check $(CHECK_ARGS) $(DIR)
+
+dynamic: $(VENV)/.dev ## compare the programs of dynamic shapes in DIR with XLA (make dynamic DIR=path)
+	@test -n "$(DIR)" || { echo 'say which folder: make dynamic DIR=path/to/modules'; exit 2; }
+	@$(BIN)/python test/unit/compare_dynamic.py $(COMPARE_ARGS) $(DIR)
 
 wheel: $(VENV)/.dev ## build the wheel into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .

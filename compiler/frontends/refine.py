@@ -336,6 +336,8 @@ def _slice_sized(module: ir.Operation) -> bool:
         dimension = ir.IntegerAttr(op.attributes["dimension"]).value
         _to_slice(op, operand, dimension, count)
         changed = True
+    if changed:
+        _retype(_main(module))
     return changed
 
 
