@@ -42,6 +42,18 @@ CASES: dict[str, tuple[Any, ...]] = {
     "gather2": (lambda x, i: x[:, i, :][..., ::-1], f(5, 50, 7), ints(0, 50, 6)),
     "take_along": (lambda x, i: jnp.take_along_axis(x, i, axis=1), f(5, 50), ints(0, 50, 5, 6)),
     "scatter add": (lambda x, i, u: x.at[i].add(u), f(50, 7), ints(0, 50, 13), f(13, 7)),
+    "scatter of long rows": (
+        lambda x, i, u: x.at[i].add(u),
+        f(300, 700),
+        ints(-5, 320, 400),
+        f(400, 700),
+    ),
+    "scatter of windows": (
+        lambda x, i, u: x.at[:, i].add(u),
+        f(9, 50, 40),
+        ints(0, 60, 13),
+        f(9, 13, 40),
+    ),
     "scatter max": (lambda x, i, u: x.at[:, i].max(u), f(9, 50), ints(0, 50, 13), f(9, 13)),
     "dus": (
         lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 0)) * 2 + x,

@@ -9,7 +9,8 @@ array touches only what changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from mlir import ir
 from mlir.dialects import arith, memref
@@ -28,6 +29,9 @@ from gristmill.compiler.emitters.elemental.core import to_index
 from gristmill.compiler.emitters.elemental.movement import clamped_starts
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
+
+#: Elements of one strip of a scatter's windows: strips of wide types do not share cache lines.
+STRIP = 32
 
 
 def _same_buffer(lhs: ir.Value, rhs: ir.Value) -> ir.Value:
@@ -122,7 +126,9 @@ class UpdateEmitter:
 class ScatterEmitter:
     """Compiles one ``scatter``; every operand is a parameter.
 
-    Updates are applied in row-major order by one thread: StableHLO leaves the order open but not the atomicity.
+    Updates of one element are applied in row-major order by one thread: StableHLO leaves the order open but not the
+    atomicity. Where updates are windows, tasks are strips of the windows' minor dimension: each thread walks all the
+    indices and applies its strip, so no two threads meet at an element.
     """
 
     def __init__(self, source: FusionSource):
@@ -142,22 +148,88 @@ class ScatterEmitter:
         assert len(roots) == self.count, "the fusion pass keeps every result of a scatter"
         copy_phase(frame, pairs)
         if self.updates[0].type.size and self.inputs[0].type.size:
-            frame.phase(self._apply)
+            tasks = -(-self._strip_extent() // STRIP)
+            cost = 2 * element_cost(self.source.graph)
+            frame.phase(self._apply, tasks, worth_splitting(self.updates[0].type.size, cost))
         inplace = [p for p, x in zip(pairs, self.inputs, strict=True) if read_only_by(x, self.node)]
         return frame.finish("scatter", self.updates[0].type.size * 10, inplace)
+
+    def _strip_extent(self) -> int:
+        """Extent of the dimension that tasks are strips of: the window's minor one, if there is a window."""
+        window = self.node.dims("update_window_dims")
+        return self.updates[0].shape[window[-1]] if window else 1
 
     def _apply(self, phase: PhaseFrame) -> None:
         shape = self.updates[0].shape
         window = self.node.dims("update_window_dims")
         outer = [d for d in range(len(shape)) if d not in window]
+        extent = self._strip_extent()
+        low: Index = 0
+        high: Index = extent
+        if extent > STRIP:
+            low = build.mul(phase.begin, STRIP)
+            high = build.minimum(build.mul(phase.end, STRIP), extent)
 
         def batch(values: list[Index]) -> None:
             starts = self._starts(phase, values)
-            nest(
-                phase, [shape[d] for d in window], lambda w: self._update(phase, starts, values, w)
-            )
+
+            def line(major: list[Index]) -> None:
+                self._line(phase, starts, values, major, low, high)
+
+            nest(phase, [shape[d] for d in window[:-1]], line)
 
         nest(phase, [shape[d] for d in outer], batch)
+
+    def _line(
+        self,
+        phase: PhaseFrame,
+        starts: list[Index],
+        batch: list[Index],
+        major: list[Index],
+        low: Index,
+        high: Index,
+    ) -> None:
+        """Apply one line of a window; whether its other dimensions are inside the input is asked once."""
+        window = self.node.dims("update_window_dims")
+        base = list(starts)
+        for d, offset in zip(self._window_dims(), major, strict=False):
+            base[d] = build.add(base[d], offset)
+        if not window:
+            with _guard(self._inside(base, range(len(base)))), phase.elemental.scope():
+                self._update(phase, base, self._update_index(batch, []))
+            return
+        minor = self._window_dims()[-1]
+        others = [d for d in range(len(base)) if d != minor]
+
+        def column(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                at = list(base)
+                at[minor] = build.add(at[minor], iv)
+                index = self._update_index(batch, [*major, iv])
+                with _guard(self._inside(at, [minor])):
+                    self._update(phase, at, index)
+            return []
+
+        with _guard(self._inside(base, others)), phase.elemental.scope():
+            build.for_loop(low, high, column)
+
+    def _window_dims(self) -> list[int]:
+        """Input dimensions that window offsets are added to, in window order."""
+        node = self.node
+        skipped = {*node.dims("inserted_window_dims"), *node.dims("input_batching_dims")}
+        return [d for d in range(len(self.inputs[0].shape)) if d not in skipped]
+
+    def _inside(self, at: list[Index], dims: Sequence[int]) -> ir.Value | None:
+        """Whether ``at`` is inside the input in ``dims``; ``None`` where it cannot be outside."""
+        inside: ir.Value | None = None
+        indexed = set(self.node.dims("scatter_dims_to_operand_dims"))
+        for d in dims:
+            if d not in indexed:
+                continue  # a plain window or batching index: within the extent by the operation's rules
+            extent = self.inputs[0].shape[d]
+            for condition in (build.at_least(at[d], 0), build.less(at[d], extent)):
+                inside = condition if inside is None else arith.AndIOp(inside, condition).result
+        return inside
 
     def _starts(self, phase: PhaseFrame, batch: list[Index]) -> list[Index]:
         """Where this scatter index's window starts in the input (``full_start_index`` + batching index)."""
@@ -178,41 +250,14 @@ class ScatterEmitter:
             result[d] = batch[start_dim - (1 if start_dim > vector_dim else 0)]
         return result
 
-    def _update(
-        self, phase: PhaseFrame, starts: list[Index], batch: list[Index], window: list[Index]
-    ) -> None:
-        node, e = self.node, phase.elemental
-        shape = self.inputs[0].shape
-        skipped = {*node.dims("inserted_window_dims"), *node.dims("input_batching_dims")}
-        at = list(starts)
-        for d, offset in zip(
-            (d for d in range(len(shape)) if d not in skipped), window, strict=True
-        ):
-            at[d] = build.add(at[d], offset)
-        inside: ir.Value | None = None
-        for position, extent in zip(at, shape, strict=True):
-            if isinstance(position, int):
-                continue
-            for condition in (build.at_least(position, 0), build.less(position, extent)):
-                inside = condition if inside is None else arith.AndIOp(inside, condition).result
-        update_index = self._update_index(batch, window)
-
-        def apply() -> None:
-            with e.scope():
-                old = [
-                    build.load(phase.results[n], at, x.type.element)
-                    for n, x in enumerate(self.inputs)
-                ]
-                new = [e.value(x, update_index) for x in self.updates]
-                values = e.call(node.symbol("to_apply"), [*old, *new], self.captures)
-                for n, (value, x) in enumerate(zip(values, self.inputs, strict=True)):
-                    phase.store(n, value, at, x.type)
-
-        if inside is None:
-            apply()
-        else:
-            with build.if_then(inside):
-                apply()
+    def _update(self, phase: PhaseFrame, at: list[Index], update_index: list[Index]) -> None:
+        """Combine one element of every update into the inputs at ``at``."""
+        e = phase.elemental
+        old = [build.load(phase.results[n], at, x.type.element) for n, x in enumerate(self.inputs)]
+        new = [e.value(x, update_index) for x in self.updates]
+        values = e.call(self.node.symbol("to_apply"), [*old, *new], self.captures)
+        for n, (value, x) in enumerate(zip(values, self.inputs, strict=True)):
+            phase.store(n, value, at, x.type)
 
     def _update_index(self, batch: list[Index], window: list[Index]) -> list[Index]:
         where = self.node.dims("update_window_dims")
@@ -220,6 +265,16 @@ class ScatterEmitter:
         return [
             next(inner) if d in where else next(outer) for d in range(len(self.updates[0].shape))
         ]
+
+
+@contextmanager
+def _guard(condition: ir.Value | None) -> Generator[None]:
+    """``scf.if`` around the body of the ``with``, or nothing for ``None``."""
+    if condition is None:
+        yield
+        return
+    with build.if_then(condition):
+        yield
 
 
 def nest(phase: PhaseFrame, extents: Sequence[int], body: Callable[[list[Index]], None]) -> None:
