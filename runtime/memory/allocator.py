@@ -36,7 +36,7 @@ from gristmill.errors import (
     InputError,
     ResourceExhaustedError,
 )
-from gristmill.runtime import knobs
+from gristmill.runtime import knobs, observer
 from gristmill.runtime.memory import numa
 from gristmill.runtime.memory.host import size_class
 from gristmill.runtime.memory.registration import (
@@ -119,7 +119,7 @@ class _Lease:
 
 
 class HostAllocation:
-    """A range of host memory; a context manager.
+    """A range of host memory; a context manager. One that is dropped is closed.
 
     Attributes:
         nbytes: its size as asked for.
@@ -141,6 +141,8 @@ class HostAllocation:
         self.huge_pages = block.huge_pages
         self.registered = block.registration is not None
         self.notes = block.notes
+        for tool in observer.active:
+            tool.opened(self)
 
     @property
     def address(self) -> int:
@@ -176,8 +178,11 @@ class HostAllocation:
 
     def close(self) -> None:
         """Give the memory back once no view of it is left; idempotent."""
-        self._closed = True
-        self._lease = None
+        if not self._closed:
+            self._closed = True
+            self._lease = None
+            for tool in observer.active:
+                tool.closed(self)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -187,6 +192,9 @@ class HostAllocation:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
         self.close()
 
     def __repr__(self) -> str:

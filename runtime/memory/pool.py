@@ -31,7 +31,7 @@ from typing import Any, Self
 import numpy as np
 
 from gristmill.errors import ClosedError, InputError, ResourceExhaustedError, UnsupportedError
-from gristmill.runtime import knobs
+from gristmill.runtime import knobs, observer
 from gristmill.runtime.memory.allocator import HostAllocation, HostAllocatorBase
 from gristmill.runtime.types import PrimitiveType, primitive_type
 
@@ -139,7 +139,7 @@ class SlotHandle:
     A handle belongs to one user at a time; closing it twice, from any thread, does no harm.
     """
 
-    __slots__ = ("_generation", "_site", "_slot")
+    __slots__ = ("__weakref__", "_generation", "_site", "_slot")
 
     def __init__(self, slot: _Slot, site: str) -> None:
         self._slot = slot
@@ -182,7 +182,9 @@ class SlotHandle:
 
     def close(self) -> None:
         """Return the slot; idempotent."""
-        self._slot.pool.release(self._slot, self._generation)
+        if self._slot.pool.release(self._slot, self._generation):
+            for tool in observer.active:
+                tool.closed(self)
 
     def _live(self) -> _Slot:
         slot = self._slot
@@ -197,13 +199,15 @@ class SlotHandle:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._slot.pool.release(self._slot, self._generation)
+        self.close()
 
     def __del__(self) -> None:
         slot = self._slot
         if slot.generation == self._generation and slot.pool.release(
             slot, self._generation, dropped=True
         ):
+            for tool in observer.active:
+                tool.closed(self)
             where = f", acquired by {self._site}" if self._site else ""
             warnings.warn(
                 f"a {self._slot.slots.primitive} slot handle was dropped without close{where}",
@@ -294,7 +298,10 @@ class HostMemoryPool:
             site = _call_site()
             with self._lock:
                 slots.holders[slot.address] = (site, slot.generation, time.monotonic())
-        return SlotHandle(slot, site)
+        handle = SlotHandle(slot, site)
+        for tool in observer.active:
+            tool.opened(handle)
+        return handle
 
     def release(self, slot: _Slot, generation: int, *, dropped: bool = False) -> bool:
         """Return a slot: what ``SlotHandle.close`` does. False if it was returned already."""

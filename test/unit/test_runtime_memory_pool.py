@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gristmill.errors import ClosedError, InputError, ResourceExhaustedError, UnsupportedError
-from gristmill.runtime import knobs
+from gristmill.runtime import knobs, observer
 from gristmill.runtime.memory.allocator import BasicHostMemoryAllocator, HostMemoryAllocator
 from gristmill.runtime.memory.pool import FIRST_CHUNK, HostMemoryPool, SlotHandle
 from gristmill.runtime.types import PRIMITIVE_TYPES, primitive_type
@@ -377,6 +377,41 @@ def test_a_dropped_handle_is_returned_and_reported(track: bool) -> None:
     found = pool.statistics()
     assert (found.in_use, found.dropped) == (0, 1)
     assert pool.leaks() == []
+
+
+class Watcher(observer.Observer):
+    """Notes what lives."""
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+
+    def opened(self, resource: object) -> None:
+        assert id(resource) not in self.live
+        self.live.add(id(resource))
+
+    def closed(self, resource: object) -> None:
+        self.live.discard(id(resource))  # older ones may die meanwhile
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_debug_tools_see_handles_and_allocations() -> None:
+    watcher = Watcher()
+    observer.install(watcher)
+    try:
+        with HostMemoryAllocator() as allocator, HostMemoryPool(allocator) as pool:
+            slot = pool.acquire(PRED)
+            assert id(slot) in watcher.live
+            assert len(watcher.live) == 2  # and the chunk
+            slot.close()
+            slot.close()
+            with pool.acquire(PRED):
+                assert len(watcher.live) == 2
+            pool.acquire(PRED)  # dropped
+            allocator.allocate(100)  # dropped
+            assert len(watcher.live) == 1
+        assert watcher.live == set()
+    finally:
+        observer.uninstall(watcher)
 
 
 def test_statistics(pool: HostMemoryPool) -> None:
