@@ -15,6 +15,7 @@ from gristmill.compiler.emitters.cpu.fft import FftEmitter
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSolveEmitter
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
+from gristmill.compiler.emitters.cpu.pooling import PoolingEmitter
 from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
 from gristmill.compiler.emitters.cpu.select_and_scatter import SelectAndScatterEmitter
@@ -37,6 +38,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "sort": SortEmitter,
     "fft": FftEmitter,
     "convolution": ConvolutionEmitter,
+    "pooling": PoolingEmitter,
     "cumulative": CumulativeEmitter,
     "triangular_solve": TriangularSolveEmitter,
     "cholesky": CholeskyEmitter,

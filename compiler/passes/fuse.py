@@ -67,7 +67,7 @@ class _Fuser:
 
     def run(self) -> list[str]:
         """Rewrite the function; returns the computations of control flow that remain to be fused."""
-        clusters = Clustering(self._graph).run()
+        clusters = Clustering(self._graph, self._graphs).run()
         owner = {n: c for c in clusters for n in c.root.siblings}
         for cluster in clusters:
             owner.update(dict.fromkeys(cluster.outputs, cluster))

@@ -18,12 +18,13 @@ index and no path leads from those users back into the cluster. Data movement is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gristmill.compiler.emitters.cpu.conv_problem import is_direct
 from gristmill.compiler.emitters.cpu.cumulative import scanned_dimension
 from gristmill.compiler.emitters.cpu.frame import node_cost
+from gristmill.compiler.emitters.cpu.pooling import is_pooling
 from gristmill.compiler.emitters.cpu.reduction import reduced_groups
 from gristmill.compiler.emitters.elemental.movement import reshape_groups
 from gristmill.compiler.graph import Graph, Node, is_uniform
@@ -181,8 +182,9 @@ def _reshape(source: Sequence[int], target: Sequence[int], index: SymbolicIndex)
 class Clustering:
     """Grows clusters over one graph; see the module docstring."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, functions: Mapping[str, Graph]):
         self.graph = graph
+        self._functions = functions
         self.clusters: list[Cluster] = []
         self.cluster_of: dict[Node, Cluster] = {}
         #: Free operations that several clusters may compute, and the clusters that do.
@@ -229,6 +231,10 @@ class Clustering:
             self._start_reduce(cluster, node)
         elif node.kind == "reduce_window" and scanned_dimension(node) is not None:
             cluster.kind = "cumulative"
+        elif node.kind == "reduce_window" and is_pooling(
+            node, self._functions[node.symbol("to_apply")]
+        ):
+            cluster.kind = "pooling"
         elif node.kind == "convolution" and is_direct(node):
             cluster.kind = "convolution"
         elif node.kind not in ROOT_KINDS and not self._is_fusible(node):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gristmill.compiler.emitters.cpu.windows import WindowDimension
 from gristmill.compiler.emitters.elemental.contraction import accumulator_type
 from gristmill.compiler.graph import Node
 from gristmill.compiler.target import Target
@@ -132,14 +133,16 @@ class ConvProblem:
         inside = all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
         return self.natural_input and inside and not any(self.low)
 
-    @property
-    def interior(self) -> tuple[int, int]:
-        """The pixels of the last spatial dimension whose windows lie inside the operand: ``begin <= p < end``."""
-        stride, low, width = self.strides[-1], self.low[-1], self.outputs[-1]
-        span = (self.kernel[-1] - 1) * self.dilations[-1] + 1
-        begin = min(width, max(0, -(-low // stride)))
-        end = (self.extents[-1] + low - span) // stride + 1
-        return begin, max(begin, min(width, end))
+    def window(self, dimension: int) -> WindowDimension:
+        """The windows along one spatial dimension."""
+        return WindowDimension(
+            self.kernel[dimension],
+            self.strides[dimension],
+            self.dilations[dimension],
+            self.low[dimension],
+            self.extents[dimension],
+            self.outputs[dimension],
+        )
 
     @property
     def reads_kernel(self) -> bool:

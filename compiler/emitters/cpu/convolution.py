@@ -26,7 +26,8 @@ from gristmill.compiler.emitters.cpu.frame import (
     PhaseFrame,
     worth_splitting,
 )
-from gristmill.compiler.emitters.elemental import Elemental, arithmetic
+from gristmill.compiler.emitters.cpu.windows import bounded_nest, row_strides
+from gristmill.compiler.emitters.elemental import arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.runtime.types import ArrayType
 
@@ -43,7 +44,7 @@ class ConvolutionEmitter:
         problem = self.problem
         #: Whether windows are clipped at the operand's borders; copying it would cost more than the work.
         self.clips = problem.depthwise and problem.natural_input and not problem.reads_input
-        begin, end = problem.interior
+        begin, end = problem.window(-1).interior
         width = end - begin if self.clips else problem.outputs[-1]
         tile = self.tile = Tile.of(problem, width, source.target)
         fills = problem.features == tile.features
@@ -237,7 +238,7 @@ class ConvolutionEmitter:
             chunk = space.pop()
             work = _Tiles(self, phase, flat, group, build.mul(block, tile.block), batch, space)
             if self.clips:
-                begin, end = self.problem.interior
+                begin, end = self.problem.window(-1).interior
                 _pixels(work, begin, end, tile.pixels)
                 _clipped(work, 0, begin)
                 _clipped(work, end, width)
@@ -306,7 +307,7 @@ class _Tiles:
         kind = ir.VectorType.get([tile.lanes], build.register_type(problem.element))
         zero = vector.BroadcastOp(kind, build.constant(problem.element, 0)).result
         base, weights = self._input_base(pixel), self._kernel_base()
-        steps = _strides(owner.space, owner.inputs)
+        steps = row_strides(owner.space, owner.inputs)
 
         def step(index: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
             *window, channel = index
@@ -332,7 +333,7 @@ class _Tiles:
             return result
 
         bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
-        sums = _loops(e, bounds, [zero] * (pixels * tile.vectors), step)
+        sums = bounded_nest(e, bounds, [zero] * (pixels * tile.vectors), step)
         self._store(pixel, pixels, sums)
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
@@ -340,16 +341,10 @@ class _Tiles:
         problem = self.owner.problem
         result: list[tuple[Index, Index]] = []
         for d, at in enumerate([*self.space, pixel]):
-            size, dilation = problem.kernel[d], problem.dilations[d]
             if not self.owner.clips or (d == len(self.space) and not is_border):
-                result.append((0, size))
-                continue
-            origin = build.sub(build.mul(at, problem.strides[d]), problem.low[d])
-            before = build.maximum(build.sub(0, origin), 0)
-            inside = build.maximum(build.sub(problem.extents[d], origin), 0)
-            first = build.div(build.add(before, dilation - 1), dilation)
-            last = build.div(build.add(inside, dilation - 1), dilation)
-            result.append((first, build.minimum(last, size)))
+                result.append((0, problem.kernel[d]))
+            else:
+                result.append(problem.window(d).bounds(at))
         return result
 
     def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
@@ -367,10 +362,8 @@ class _Tiles:
         if problem.batch_groups:
             batch = build.add(build.mul(self.group, problem.batch), batch)
         position = [
-            build.sub(build.mul(at, stride), low if owner.clips else 0)
-            for at, stride, low in zip(
-                [*self.space, pixel], problem.strides, problem.low, strict=True
-            )
+            problem.window(d).origin(at) if owner.clips else build.mul(at, problem.strides[d])
+            for d, at in enumerate([*self.space, pixel])
         ]
         shape = (1, *owner.space, owner.inputs)
         channel: Index = self.first if problem.depthwise else 0
@@ -437,32 +430,3 @@ class _Tiles:
             return []
 
         build.for_loop(0, count, columns)
-
-
-def _loops(
-    e: Elemental,
-    bounds: Sequence[tuple[Index, Index]],
-    carried: Sequence[ir.Value],
-    body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
-) -> list[ir.Value]:
-    """Nested loops carrying values; none for a dimension of one known position."""
-
-    def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
-        if len(index) == len(bounds):
-            return body(index, values)
-        low, high = bounds[len(index)]
-        if low == 0 and high == 1:
-            return level([*index, 0], values)
-
-        def inner(at: ir.Value, current: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                return level([*index, at], current)
-
-        return build.for_loop(low, high, inner, values)
-
-    return level([], list(carried))
-
-
-def _strides(space: Sequence[int], inner: int) -> list[int]:
-    """Elements between neighbours along each spatial dimension."""
-    return [inner * math.prod(space[d + 1 :]) for d in range(len(space))]

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pooling emitter: ``reduce_window`` by a simple body where windows do not span the last dimension.
+
+Running values are vectors of the last dimension, held in registers over a window. Windows are clipped at the operand's
+borders, once a row and only for the pixels at its ends, so that the inner loops have no conditions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from mlir import ir
+from mlir.dialects import arith, vector
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.frame import (
+    FusionSource,
+    KernelFrame,
+    PhaseFrame,
+    worth_splitting,
+)
+from gristmill.compiler.emitters.cpu.windows import WindowDimension, bounded_nest, row_strides
+from gristmill.compiler.emitters.elemental.contraction import reducer_of, simple_reducer
+from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.graph import Graph, Node
+from gristmill.runtime.types import ElementType
+
+#: Vectors of one pixel reduced together.
+_VECTORS = 4
+
+Combine = Callable[[ir.Value, ir.Value], ir.Value]
+
+
+def is_pooling(node: Node, body: Graph) -> bool:
+    """Whether the pooling emitter serves a ``reduce_window`` with this body."""
+    element, rank = node.type.element, node.type.rank
+    if rank < 2 or len(node.siblings) != 1 or 0 in (node.type.size, node.operands[0].type.size):
+        return False
+    if not (element.is_integer or (element.is_float and element.bits >= 16)) or element.bits < 8:
+        return False
+    last = [
+        node.dims(name)[-1]
+        for name in ("window_dimensions", "window_strides", "padding_low", "padding_high")
+    ]
+    plain = last == [1, 1, 0, 0] and all(b == 1 for b in node.dims("base_dilations"))
+    return plain and simple_reducer(body) is not None and node.shape[-1] >= 4
+
+
+def _combine(kind: str, element: ElementType) -> Combine:
+    """One step on vectors of the accumulators' type."""
+    if element.is_float:
+        ops = {
+            "add": arith.AddFOp,
+            "multiply": arith.MulFOp,
+            "maximum": arith.MaximumFOp,
+            "minimum": arith.MinimumFOp,
+        }
+    else:
+        ops = {
+            "add": arith.AddIOp,
+            "multiply": arith.MulIOp,
+            "maximum": arith.MaxUIOp if element.is_unsigned else arith.MaxSIOp,
+            "minimum": arith.MinUIOp if element.is_unsigned else arith.MinSIOp,
+            "and": arith.AndIOp,
+            "or": arith.OrIOp,
+        }
+    op = ops[kind]
+    return lambda a, b: op(a, b).result
+
+
+class PoolingEmitter:
+    """Compiles one pooling ``reduce_window``."""
+
+    def __init__(self, source: FusionSource):
+        self.source = source
+        self.node: Node = source.graph.results[0]
+        self.operand, self.initial = self.node.operands[:2]
+        node, shape = self.node, self.operand.shape
+        self.windows = [
+            WindowDimension(size, stride, dilation, low, extent, outputs)
+            for size, stride, dilation, low, extent, outputs in zip(
+                node.dims("window_dimensions"),
+                node.dims("window_strides"),
+                node.dims("window_dilations"),
+                node.dims("padding_low"),
+                shape,
+                node.shape,
+                strict=True,
+            )
+        ][:-1]
+        self.channels = shape[-1]
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        frame = KernelFrame(self.source)
+        work = self.node.type.size * math.prod(w.size for w in self.windows)
+        rows = math.prod(self.node.shape[:-2])
+        frame.phase(self._rows, rows, worth_splitting(work, 1))
+        return frame.finish("pooling", work)
+
+    def _rows(self, phase: PhaseFrame) -> None:
+        def row(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                outer = build.delinearize(task, self.node.shape[:-2])
+                pixels = self.windows[-1]
+                begin, end = pixels.interior
+                parts = ((0, begin, True), (begin, end, False), (end, pixels.outputs, True))
+                for low, high, is_border in parts:
+                    self._pixels(phase, outer, (low, high), is_border)
+            return []
+
+        build.for_loop(phase.begin, phase.end, row)
+
+    def _pixels(
+        self, phase: PhaseFrame, outer: list[Index], span: tuple[int, int], is_border: bool
+    ) -> None:
+        def pixel(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with phase.elemental.scope():
+                self._pixel(phase, [*outer, at], is_border)
+            return []
+
+        if span[0] < span[1]:
+            build.for_loop(span[0], span[1], pixel)
+
+    def _pixel(self, phase: PhaseFrame, position: list[Index], is_border: bool) -> None:
+        lanes = self.source.target.lanes(max(4, self.node.type.element.nbytes))
+        lanes = min(lanes, 1 << (self.channels.bit_length() - 1))
+        bounds: list[tuple[Index, Index]] = []
+        for d, (window, at) in enumerate(zip(self.windows, position, strict=True)):
+            whole = window.is_inside or (d == len(self.windows) - 1 and not is_border)
+            bounds.append((0, window.size) if whole else window.bounds(at))
+        done = 0
+        for width, count in ((lanes, _VECTORS), (lanes, 1), (1, 1)):
+            block = width * count
+            end = done + (self.channels - done) // block * block
+
+            def step(
+                channel: ir.Value, _: list[ir.Value], width: int = width, count: int = count
+            ) -> list[ir.Value]:
+                with phase.elemental.scope():
+                    self._reduce(phase, position, bounds, channel, (width, count))
+                return []
+
+            if done < end:
+                build.for_loop(done, end, step, step=block)
+            done = end
+
+    def _reduce(
+        self,
+        phase: PhaseFrame,
+        position: list[Index],
+        bounds: Sequence[tuple[Index, Index]],
+        channel: Index,
+        form: tuple[int, int],
+    ) -> None:
+        """Reduce the windows of ``count`` vectors of ``width`` channels."""
+        e, node, (width, count) = phase.elemental, self.node, form
+        reducer = reducer_of(e, node)
+        body = simple_reducer(e.functions[node.symbol("to_apply")])
+        assert body is not None, "the fusion pass gives this kind to simple bodies only"
+        wide = reducer.accumulators[0]
+        combine = _combine(body, wide)
+        narrow_type = ir.VectorType.get([width], build.storage_type(node.type.element))
+        wide_type = ir.VectorType.get([width], build.storage_type(wide))
+        converts = narrow_type != wide_type
+        source = build.flatten(phase.arguments[self.operand.result])
+        strides = row_strides(self.operand.shape[:-1], self.channels)
+        base: Index = channel
+        for window, at, stride in zip(self.windows, position, strides, strict=True):
+            base = build.add(base, build.mul(window.origin(at), stride))
+
+        def element(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
+            at = base
+            for window, offset, stride in zip(self.windows, index, strides, strict=True):
+                at = build.add(at, build.mul(offset, window.dilation * stride))
+            result: list[ir.Value] = []
+            for number, value in enumerate(values):
+                where = [build.index_value(build.add(at, number * width))]
+                loaded = vector.LoadOp(narrow_type, source, where).result
+                if converts:
+                    loaded = arith.ExtFOp(wide_type, loaded).result
+                result.append(combine(value, loaded))
+            return result
+
+        start = reducer.enter([e.value(self.initial, ())])[0]
+        initial = [vector.BroadcastOp(wide_type, start).result] * count
+        target = build.flatten(phase.results[0])
+        to = build.linearize([*position, channel], node.shape)
+        for number, value in enumerate(bounded_nest(e, bounds, initial, element)):
+            if converts:
+                value = arith.TruncFOp(narrow_type, value).result
+            vector.StoreOp(value, target, [build.index_value(build.add(to, number * width))])

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling windows against the StableHLO reference interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from interpreter import evaluate
+
+import gristmill
+from gristmill.compiler.compile import compile_stages, import_source
+
+RNG = np.random.default_rng(9)
+DTYPES: dict[str, Any] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "i32": np.int32,
+    "ui8": np.uint8,
+}
+
+#: Operand, result, attributes, whether the pooling emitter serves it.
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, bool]] = {
+    "nhwc": (
+        (2, 9, 11, 40),
+        (2, 5, 6, 40),
+        "window_dimensions = array<i64: 1, 3, 3, 1>, window_strides = array<i64: 1, 2, 2, 1>, "
+        "padding = dense<[[0, 0], [1, 1], [1, 1], [0, 0]]> : tensor<4x2xi64>",
+        True,
+    ),
+    "valid": ((7, 8, 5), (5, 7, 5), "window_dimensions = array<i64: 3, 2, 1>", True),
+    "dilated": (
+        (9, 12, 16),
+        (8, 8, 16),
+        "window_dimensions = array<i64: 2, 3, 1>, window_dilations = array<i64: 3, 2, 1>, "
+        "padding = dense<[[0, 2], [1, -1], [0, 0]]> : tensor<3x2xi64>",
+        True,
+    ),
+    "all_padding": (
+        (2, 3, 8),
+        (8, 9, 8),
+        "window_dimensions = array<i64: 2, 2, 1>, "
+        "padding = dense<[[4, 3], [3, 4], [0, 0]]> : tensor<3x2xi64>",
+        True,
+    ),
+    "two_dimensions": (
+        (30, 70),
+        (10, 70),
+        "window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 3, 1>",
+        True,
+    ),
+    "minor_window": ((6, 30), (6, 28), "window_dimensions = array<i64: 1, 3>", False),
+    "base_dilation": (
+        (5, 8),
+        (8, 8),
+        "window_dimensions = array<i64: 2, 1>, base_dilations = array<i64: 2, 1>",
+        False,
+    ),
+}
+
+
+def module(name: str, element: str, body: str) -> str:
+    operand, result, attributes, _ = CASES[name]
+
+    def kind(shape: tuple[int, ...]) -> str:
+        return "tensor<" + "".join(f"{s}x" for s in shape) + f"{element}>"
+
+    scalar = f"tensor<{element}>"
+    # An identity of the body over the values below: what padding counts as is otherwise left open.
+    low = 0 if element.startswith("u") else -3
+    number = {"add": 0, "multiply": 1, "minimum": 4, "maximum": low}[body]
+    start = f"{number}.0" if element.startswith("f") else str(number)
+    return f"""func.func @main(%x: {kind(operand)}) -> {kind(result)} {{
+  %z = stablehlo.constant dense<{start}> : {scalar}
+  %0 = "stablehlo.reduce_window"(%x, %z) ({{
+  ^bb0(%a: {scalar}, %b: {scalar}):
+    %r = stablehlo.{body} %a, %b : {scalar}
+    stablehlo.return %r : {scalar}
+  }}) {{{attributes}}} : ({kind(operand)}, {scalar}) -> {kind(result)}
+  return %0 : {kind(result)}
+}}"""
+
+
+def check(name: str, element: str, body: str) -> None:
+    text = module(name, element, body)
+    low = 0 if element.startswith("u") else -3
+    x = RNG.integers(low, 4, CASES[name][0]).astype(DTYPES[element])
+    np.testing.assert_array_equal(gristmill.compile(text)(x), evaluate(text, x)[0])
+
+
+@pytest.mark.parametrize("body", ["add", "maximum"])
+@pytest.mark.parametrize("name", CASES)
+def test_windows(name: str, body: str) -> None:
+    check(name, "f32", body)
+    source = import_source(module(name, "f32", body))
+    stages = compile_stages(source, stop_after="fused", keep_stages=True)
+    assert ('kind = "pooling"' in str(stages.emit("fused"))) == CASES[name][3]
+
+
+@pytest.mark.parametrize("body", ["add", "multiply", "minimum", "maximum"])
+@pytest.mark.parametrize("element", list(DTYPES))
+def test_types(element: str, body: str) -> None:
+    check("valid", element, body)
+
+
+def test_nan_wins() -> None:
+    text = module("nhwc", "f32", "maximum")
+    x = RNG.standard_normal(CASES["nhwc"][0]).astype(np.float32)
+    x = np.maximum(x, -3)
+    x[0, 4, 4, 3] = np.nan
+    np.testing.assert_array_equal(gristmill.compile(text)(x), evaluate(text, x)[0])
