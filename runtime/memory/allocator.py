@@ -25,7 +25,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -398,6 +398,18 @@ class BasicHostMemoryAllocator(HostAllocatorBase):
         block.owner = None
 
 
+class RegisteringDevice(Protocol):
+    """What an allocator needs of a device: every ``Device`` has it."""
+
+    def register_host(self, address: int, nbytes: int) -> int:
+        """Let the device reach host memory."""
+        ...
+
+    def unregister_host(self, address: int) -> None:
+        """Undo it."""
+        ...
+
+
 class HostMemoryAllocator(HostAllocatorBase):
     """Pages for transfers: placed, registered, reused.
 
@@ -434,6 +446,22 @@ class HostMemoryAllocator(HostAllocatorBase):
         # By capacity, device and node; the most recently used block is handed out next.
         self._free: dict[tuple[int, int | None, int | None], list[Block]] = {}
         self._free_bytes = 0
+
+    @classmethod
+    def for_device(cls, device: RegisteringDevice, **options: Any) -> Self:
+        """An allocator of one device: its memory is registered there. Close it before the device.
+
+        ``options`` are those of the constructor, but for the callbacks.
+        """
+
+        def register(_: int | None, address: int, nbytes: int) -> None:
+            device.register_host(address, nbytes)
+
+        def unregister(_: int | None, address: int) -> None:
+            device.unregister_host(address)
+
+        options.setdefault("name", f"host memory of {device}")
+        return cls(**options, map_range=register, unmap_range=unregister)
 
     def statistics(self) -> HostAllocatorStatistics:
         """Current figures, registrations included."""

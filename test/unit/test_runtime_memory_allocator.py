@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import gc
 import mmap
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -250,6 +252,34 @@ def test_basic_allocator_says_what_it_does_not_do() -> None:
     )
     assert memory.numa_node is None
     assert not memory.registered
+
+
+SCRIPT = """
+import resource
+from gristmill.errors import ResourceExhaustedError
+from gristmill.runtime.memory.allocator import BasicHostMemoryAllocator, HostMemoryAllocator
+from gristmill.runtime.memory.pool import HostMemoryPool
+
+allocators = [HostMemoryAllocator("pages"), BasicHostMemoryAllocator("basic")]
+used = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+for allocator in allocators:
+    try:
+        allocator.allocate(1 << 30)
+    except ResourceExhaustedError as error:
+        print(error)
+    with allocator.allocate(1 << 20) as memory:
+        memory.view()[...] = 1
+"""
+
+
+def test_the_system_really_has_no_more() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60
+    )
+    pages, basic = result.stdout.splitlines()
+    assert "'pages' cannot allocate 1073741824 bytes of host memory: the system refused" in pages
+    assert "'basic' cannot allocate 1073741824 bytes of host memory: the system refused" in basic
 
 
 # NUMA and huge pages.
