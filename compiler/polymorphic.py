@@ -60,6 +60,9 @@ class PolymorphicExecutable:
         ``out``, ``threads`` and the result are those of :meth:`Executable.__call__`. Raises ``InputError``
         when an array, or the shapes together, do not fit the program.
         """
+        executable = self._known(arrays)
+        if executable is not None:
+            return executable(*arrays, out=out, threads=threads)
         inputs = self._admit(arrays)
         return self._executable(inputs)(*inputs, out=out, threads=threads)
 
@@ -91,6 +94,15 @@ class PolymorphicExecutable:
 
     def __repr__(self) -> str:
         return f"<PolymorphicExecutable {self.name}({self._program}), {len(self)} specialised>"
+
+    def _known(self, arrays: Sequence[Any]) -> Executable | None:
+        """The cached executable for these shapes, if no values matter: it checks the arrays itself."""
+        if self._by_value:
+            return None
+        try:
+            return self._ready.get((tuple([array.shape for array in arrays]), ()))
+        except (AttributeError, TypeError):  # no array
+            return None
 
     def _admit(self, arrays: Sequence[object]) -> list[Array]:
         if len(arrays) != len(self.inputs):

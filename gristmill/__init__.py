@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gristmill.compiler.compile import CompileOptions, compile, compile_stages
     from gristmill.compiler.jit import jit
     from gristmill.compiler.passes.pipeline import Pipeline
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
     from gristmill.errors import GristmillError
     from gristmill.runtime.executable import Executable
     from gristmill.runtime.load import load
@@ -32,6 +33,7 @@ _LAZY = {
     "CompileOptions": "gristmill.compiler.compile",
     "jit": "gristmill.compiler.jit",
     "Pipeline": "gristmill.compiler.passes.pipeline",
+    "PolymorphicExecutable": "gristmill.compiler.polymorphic",
     "GristmillError": "gristmill.errors",
     "Executable": "gristmill.runtime.executable",
     "load": "gristmill.runtime.load",
@@ -43,6 +45,7 @@ __all__ = [
     "Executable",
     "GristmillError",
     "Pipeline",
+    "PolymorphicExecutable",
     "__version__",
     "compile",
     "compile_stages",

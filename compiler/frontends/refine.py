@@ -86,9 +86,23 @@ def _unknown(kind: ir.Type) -> bool:
 def flatten(module: ir.Operation, entry: ir.Operation) -> None:
     """Inline every call into ``entry`` and take the bounds off all types."""
     run_passes(module, "func.func(stablehlo-legalize-composite-to-call)")
+    _name_variables(entry)
     _inline(module, entry)
     run_passes(module, "symbol-dce,cse")
     _drop_bounds(module)
+
+
+def _name_variables(entry: ir.Operation) -> None:
+    """Name the arguments that JAX made for dimension variables."""
+    if "arg_attrs" not in entry.attributes:
+        return
+    dictionaries = ir.ArrayAttr(entry.attributes["arg_attrs"])
+    for argument, dictionary in zip(arguments(first_block(entry)), dictionaries, strict=True):
+        named = ir.DictAttr(dictionary)
+        if "jax.global_constant" in named:
+            _take_name(
+                argument, ir.Location.name(ir.StringAttr(named["jax.global_constant"]).value)
+            )
 
 
 def _inline(module: ir.Operation, entry: ir.Operation) -> None:
@@ -120,6 +134,7 @@ def _splice(call: ir.Operation, callee: ir.Operation) -> list[ir.Operation]:
     block = first_block(copy)
     for parameter, operand in zip(arguments(block), operands(call), strict=True):
         if _is_argument(operand) and isinstance(parameter.location, ir.NameLoc):
+            # jax.export names the arguments of the function it wraps, not those of the entry
             _take_name(operand, parameter.location)
         parameter.replace_all_uses_with(operand)
     *body, terminator = operations(block)
@@ -137,8 +152,8 @@ def _is_argument(value: Value) -> bool:
     return isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func"
 
 
-def _take_name(value: Value, location: ir.NameLoc) -> None:
-    """Name the entry's argument as the wrapped function does: ``jax.export`` leaves the entry's nameless."""
+def _take_name(value: Value, location: ir.Location) -> None:
+    """Name the entry's argument, unless it has a name."""
     if not isinstance(value.location, ir.NameLoc):
         cast("ir.BlockArgument[ir.Type]", ir.BlockArgument(value)).set_location(location)
 

@@ -71,6 +71,11 @@ FUNCTIONS: dict[
         ("b, n",),
         [((3, 2),), ((5, 4),)],
     ),
+    "bits": (
+        lambda x: jax.lax.rng_bit_generator(jnp.zeros(4, np.uint32), (x.shape[0],)),
+        ("b",),
+        [((5,),)],
+    ),
     "iota": (lambda x: x + jnp.arange(x.shape[0]), ("b",), [((4,),), ((1,),)]),
     "gelu": (lambda x: jax.nn.gelu(x, approximate=False), ("b, n",), [((2, 3),)]),
     "sort": (lambda x: jnp.sort(x, 0), ("b, 2",), [((7, 2),)]),
@@ -93,6 +98,16 @@ def test_signature_names_arguments_and_symbols() -> None:
         ("y", "f32[max(b, n), 2*b + 1, 4]"),
     ]
     assert "y: f32[max(b, n), 2*b + 1, 4]), 0 specialised" in repr(executable)
+
+
+def test_lowered_functions_take_their_dimension_variables() -> None:
+    lowered = jax.jit(lambda x: x.reshape(-1) + 1).lower(
+        jax.ShapeDtypeStruct(export.symbolic_shape("b, n"), np.float32)
+    )
+    executable = gristmill.compile(lowered)
+    assert [item.name for item in executable.inputs] == ["b", "n", "x"]
+    (x,) = random((3, 4))
+    np.testing.assert_array_equal(executable(np.int32(3), np.int32(4), x), x.reshape(-1) + 1)
 
 
 def test_each_set_of_shapes_is_compiled_once() -> None:
@@ -187,6 +202,9 @@ def test_arguments_that_cannot_fit_are_refused() -> None:
         executable(x.astype(np.float64), y)
     with pytest.raises(InputError, match=r"argument 0 .*an array is needed, not list"):
         executable([1.0], y)
+    executable(x, y)
+    with pytest.raises(InputError, match=r"argument 0 .*dtype float64"):  # also once it is cached
+        executable(x.astype(np.float64), y)
     with pytest.raises(InputError, match="not C-contiguous"):
         executable(np.asfortranarray(x), y)
 
