@@ -12,6 +12,7 @@ Small arrays go to numpy. So do transposes where LLVM is not installed, in block
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -219,7 +220,7 @@ def _copy(target: Array, source: Array, threads: int) -> None:
             ended.release()
 
     for job in jobs[1:]:
-        _workers.submit(partial(run, *job))
+        _workers[0].submit(partial(run, *job))
     run(*jobs[0])
     for _ in jobs:
         ended.acquire()
@@ -250,7 +251,16 @@ def _native() -> bool:
     return True
 
 
-_workers = WorkerPool(64, "gristmill-relayout")
+_workers: list[WorkerPool] = []
+
+
+def _make_workers() -> None:
+    _workers[:] = [WorkerPool(64, "gristmill-relayout")]
+
+
+_make_workers()
+# A forked child has no threads, but a pool that believes in them.
+os.register_at_fork(after_in_child=_make_workers)
 
 
 def copy_blocked(target: Array, source: Array) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -167,6 +169,29 @@ def test_a_failure_on_a_worker_reaches_the_caller(
     monkeypatch.setattr(relayout, "copy_part", fail)
     with pytest.raises(MemoryError, match="worker"):
         copy_array(np.empty((64, 64)), np.empty((64, 64)), threads=4)
+
+
+FORK = """
+import os
+import numpy as np
+from gristmill.runtime.relayout import copy_array
+
+source = np.arange(6_000_000, dtype=np.float32).reshape(2000, 3000).T
+target = np.empty(source.shape, np.float32)
+copy_array(target, source, threads=3)
+child = os.fork()
+if not child:
+    target[...] = 0
+    copy_array(target, source, threads=3)
+    os._exit(0 if (target == source).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "0\n"
 
 
 def test_the_native_path_is_taken(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
