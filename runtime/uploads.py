@@ -15,6 +15,7 @@ import ctypes
 import heapq
 import itertools
 import os
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -508,13 +509,11 @@ class Uploader:
             transfer.left -= 1
             last = transfer.left == 0
         self._here.depth = getattr(self._here, "depth", 0) + 1
-        try:
-            if error is None:
-                transfer.arrived(piece.nbytes)
-            if last:
-                self._finish(transfer)
-        finally:
-            self._here.depth -= 1
+        if error is None:
+            _guarded(partial(transfer.arrived, piece.nbytes))
+        if last:
+            _guarded(partial(self._finish, transfer))
+        self._here.depth -= 1
 
     def _finish(self, transfer: Transfer) -> None:
         self.withdraw(transfer.source)
@@ -540,6 +539,14 @@ class Uploader:
         """Let :meth:`wait_idle` ask again."""
         with self._drained:
             self._drained.notify_all()
+
+
+def _guarded(report: Callable[[], None]) -> None:
+    """Report to whoever gave a transfer; a fault there must not stop this thread, which has more to do."""
+    try:
+        report()
+    except Exception as fault:
+        sys.excepthook(type(fault), fault, fault.__traceback__)
 
 
 class _CorruptedError(TransferError):

@@ -249,13 +249,17 @@ def test_staging_is_bounded(monkeypatch):
 def test_a_staging_piece_is_used_again_only_when_it_is_up(monkeypatch):
     monkeypatch.setattr(buffers, "STAGING_BYTES", 1000)
     data = random_bytes(10_000)
-    with IslandDevice(0) as here, FaultyDevice() as there:
-        with RawBuffer.from_host(here, data) as one, RawBuffer.allocate(there, 10_000) as two:
-            there.gate.clear()
-            moved = one.copy_to(two)
-            time.sleep(0.05)
-            there.gate.set()
-            assert contents(two, waits=[moved]) == data.tobytes()
+    with (
+        IslandDevice(0) as here,
+        FaultyDevice() as there,
+        RawBuffer.from_host(here, data) as one,
+        RawBuffer.allocate(there, 10_000) as two,
+    ):
+        there.gate.clear()
+        moved = one.copy_to(two)
+        time.sleep(0.05)
+        there.gate.set()
+        assert contents(two, waits=[moved]) == data.tobytes()
 
 
 @pytest.mark.parametrize("action", ["fail", "refuse"])

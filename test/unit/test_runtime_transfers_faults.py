@@ -413,6 +413,21 @@ def test_a_label_names_the_upload(device):
         manager.transfer_chunk(0, b"a", last=True)
 
 
+def test_a_fault_in_the_book_keeping_is_reported_and_stops_nothing(device, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: reported.append(kind))
+    with Uploader(device, SMALL) as uploader:
+        shapes = [bytes_shape(640)] * 2
+        with create_transfer_manager(device, shapes, uploader=uploader) as manager:
+            with monkeypatch.context() as patch:
+                patch.setattr(manager._state.meter, "add", lambda nbytes: 1 / 0)
+                manager.transfer_raw(0, bytes(640)).wait(LIMIT)
+                manager.wait(LIMIT)
+            manager.transfer_raw(1, bytes(640)).wait(LIMIT)
+    assert reported
+    assert set(reported) == {ZeroDivisionError}
+
+
 # Memory
 
 
