@@ -60,7 +60,7 @@ def test_double(length: int) -> None:
     check(jnp.fft.rfft, np.fft.rfft, sample((9, length), np.float64), 2.3e-16)
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (2, 8, 5), (3, 4, 6, 10)])
+@pytest.mark.parametrize("shape", [(4, 6), (2, 8, 5), (3, 4, 6, 10), (2, 37, 128), (32, 64)])
 def test_several_dimensions(shape: tuple[int, ...]) -> None:
     check(jnp.fft.fft2, np.fft.fft2, sample(shape))
     check(jnp.fft.ifft2, np.fft.ifft2, sample(shape))

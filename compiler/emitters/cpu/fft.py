@@ -35,6 +35,9 @@ from gristmill.runtime.types import ArrayType, ElementType, element_type
 
 #: Scratch that the lines of one task should not exceed, while they fill at least this many lanes.
 _SCRATCH_LIMIT, _MIN_LANES = 2 << 20, 4
+#: Vectors side by side where neighbouring lines are neighbours in memory, and the scratch they may take: a line's
+#: elements are pages apart there, and every page touched costs.
+_MAX_VECTORS, _VECTORS_LIMIT = 4, 1 << 20
 
 #: An element of an array of lines: called with an index, gives real and imaginary part.
 Read = Callable[[PhaseFrame, list[Index]], Complex]
@@ -70,14 +73,31 @@ class _Pass:
         return math.prod(self._others)
 
     @property
+    def neighbours(self) -> int:
+        """Lines that are side by side in memory."""
+        return math.prod(self.shape[self.dimension + 1 :])
+
+    @property
     def _others(self) -> list[int]:
         return [s for d, s in enumerate(self.shape) if d != self.dimension]
 
-    def index(self, line: Index, position: Index) -> list[Index]:
-        """Where ``position`` of a line is."""
-        result = build.delinearize(line, self._others)
+    def index(self, first: Index, lane: Index, position: Index) -> list[Index]:
+        """Where ``position`` of the line ``lane`` lines after ``first`` is."""
+        result = build.delinearize(build.add(first, lane), self._others)
         result.insert(self.dimension, position)
         return result
+
+    def near(self, first: Index, lane: Index, position: Index) -> list[Index]:
+        """As :meth:`index`, where lines from ``first`` on differ in the last of the other dimensions only."""
+        result = build.delinearize(first, self._others)
+        if result:
+            result[-1] = build.add(result[-1], lane)
+        result.insert(self.dimension, position)
+        return result
+
+    def are_near(self, width: int) -> bool:
+        """Whether groups of ``width`` lines differ in the last of the other dimensions only."""
+        return bool(self._others) and self._others[-1] % width == 0
 
 
 class FftEmitter:
@@ -194,7 +214,18 @@ class _Lines:
         lanes = min(lanes, 1 << max(0, job.lines - 1).bit_length())
         while lanes > _MIN_LANES and 4 * self._plane_bytes(lanes) > _SCRATCH_LIMIT:
             lanes //= 2
-        self.lanes = lanes
+        self.lanes, self.vectors = lanes, 1
+        while (
+            self.vectors < _MAX_VECTORS
+            and job.neighbours % (2 * self.width) == 0
+            and 8 * self._plane_bytes(self.width) <= _VECTORS_LIMIT
+        ):
+            self.vectors *= 2
+
+    @property
+    def width(self) -> int:
+        """Lines of one task."""
+        return self.lanes * self.vectors
 
     def _plane_bytes(self, lanes: int) -> int:
         return -(-self.plan.inner * lanes * self.part.nbytes // 64) * 64
@@ -202,12 +233,12 @@ class _Lines:
     @property
     def scratch_bytes(self) -> int:
         """Scratch of one task: two pairs of planes."""
-        return 4 * self._plane_bytes(self.lanes)
+        return 4 * self._plane_bytes(self.width)
 
     @property
     def tasks(self) -> int:
         """Groups of lines."""
-        return -(-self.job.lines // self.lanes)
+        return -(-self.job.lines // self.width)
 
     @property
     def vector(self) -> ir.VectorType:
@@ -231,17 +262,17 @@ class _Lines:
 
     def emit(self, phase: PhaseFrame, tables: Tables) -> None:
         """Emit the task loop."""
-        array = ArrayType((self.plan.inner * self.lanes,), self.part)
+        array = ArrayType((self.plan.inner * self.width,), self.part)
         planes = [
-            build.view(phase.scratch, i * self._plane_bytes(self.lanes), array) for i in range(4)
+            build.view(phase.scratch, i * self._plane_bytes(self.width), array) for i in range(4)
         ]
 
         def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
-                first = build.mul(number, self.lanes)
-                count: Index = self.lanes
-                if self.job.lines % self.lanes:
-                    count = build.minimum(build.sub(self.job.lines, first), self.lanes)
+                first = build.mul(number, self.width)
+                count: Index = self.width
+                if self.job.lines % self.width:
+                    count = build.minimum(build.sub(self.job.lines, first), self.width)
                 _Group(self, phase, tables, first, count).emit(planes)
             return []
 
@@ -293,20 +324,25 @@ class _Group:
         build.for_loop(low, high, position)
 
     def _put(self, planes: Planes, at: Index, lane: Index, value: Complex) -> None:
-        where = [build.add(build.mul(at, self.lines.lanes), lane)]
+        where = [build.add(build.mul(at, self.lines.width), lane)]
         for plane, part in zip(planes, value, strict=True):
             build.store(part, plane, where, self.lines.part)
 
     def _get(self, planes: Planes, at: Index, lane: Index) -> Complex:
-        where = [build.add(build.mul(at, self.lines.lanes), lane)]
+        where = [build.add(build.mul(at, self.lines.width), lane)]
         real, imaginary = (build.load(plane, where, self.lines.part) for plane in planes)
         return real, imaginary
+
+    def _index(self, lane: Index, position: Index) -> list[Index]:
+        job = self.lines.job
+        index = job.near if job.are_near(self.lines.width) else job.index
+        return index(self.first, lane, position)
 
     def _load(self, planes: Planes) -> None:
         job = self.lines.job
 
         def value(position: Index, lane: Index) -> Complex:
-            return job.read(self.phase, job.index(build.add(self.first, lane), position))
+            return job.read(self.phase, self._index(lane, position))
 
         given = job.length // 2 + 1 if job.hermitian else job.length
         self._each(0, given, lambda at, lane: self._put(planes, at, lane, value(at, lane)))
@@ -326,7 +362,7 @@ class _Group:
             if job.inverse:
                 scale = build.constant(part, 1.0 / job.length)
                 value = butterfly.mul(value[0], scale), butterfly.mul(value[1], scale)
-            job.write(self.phase, job.index(build.add(self.first, lane), at), value)
+            job.write(self.phase, self._index(lane, at), value)
 
         self._each(0, job.stored, element)
 
@@ -357,7 +393,7 @@ class _Group:
         return source, target
 
     def _stage(self, stage: Stage, number: int, source: Planes, target: Planes) -> None:
-        table = None
+        table, stride = None, stage.stride * self.lines.vectors
         if stage.blocks > 1:
             table = self.tables.get(self.lines.key(f"stage {number}"))
 
@@ -368,17 +404,17 @@ class _Group:
 
             def step(q: Index) -> None:
                 at = [
-                    build.add(q, build.mul(build.add(p, stage.blocks * k), stage.stride))
+                    build.add(q, build.mul(build.add(p, stage.blocks * k), stride))
                     for k in range(stage.radix)
                 ]
                 values = butterfly.transform([self._vector(source, x) for x in at])
                 for j, factor in enumerate(factors):
                     values[j + 1] = butterfly.multiply(values[j + 1], factor)
-                base = build.add(q, build.mul(p, stage.radix * stage.stride))
+                base = build.add(q, build.mul(p, stage.radix * stride))
                 for j, value in enumerate(values):
-                    self._put_vector(target, build.add(base, j * stage.stride), value)
+                    self._put_vector(target, build.add(base, j * stride), value)
 
-            _loop(stage.stride, step)
+            _loop(stride, step)
 
         _loop(stage.blocks, block)
 
@@ -388,33 +424,34 @@ class _Group:
         chirp = self.tables.get(self.lines.key("chirp"))
         kernel = self.tables.get(self.lines.key("filter"))
 
+        vectors = self.lines.vectors
+
         def turn(at: Index) -> None:
-            value = butterfly.multiply(self._vector(source, at), self._scalars(chirp, [at]))
-            self._put_vector(source, at, value)
+            factor = self._scalars(chirp, [build.div(at, vectors)])
+            self._put_vector(source, at, butterfly.multiply(self._vector(source, at), factor))
 
         def clear(at: Index) -> None:
             zero = butterfly.splat(self.lines.vector, 0.0)
-            self._put_vector(source, build.add(at, plan.length), (zero, zero))
+            self._put_vector(source, build.add(at, plan.length * vectors), (zero, zero))
 
-        _loop(plan.length, turn)
-        _loop(plan.inner - plan.length, clear)
+        _loop(plan.length * vectors, turn)
+        _loop((plan.inner - plan.length) * vectors, clear)
         source, target = self._transform(source, target)
 
         def filtered(at: Index) -> None:
-            real, imaginary = butterfly.multiply(
-                self._vector(source, at), self._scalars(kernel, [at])
-            )
+            factor = self._scalars(kernel, [build.div(at, vectors)])
+            real, imaginary = butterfly.multiply(self._vector(source, at), factor)
             self._put_vector(source, at, (imaginary, real))  # exchanged: transforms back
 
-        _loop(plan.inner, filtered)
+        _loop(plan.inner * vectors, filtered)
         source, target = self._transform(source, target)
 
         def turn_back(at: Index) -> None:
             imaginary, real = self._vector(source, at)
-            value = butterfly.multiply((real, imaginary), self._scalars(chirp, [at]))
-            self._put_vector(source, at, value)
+            factor = self._scalars(chirp, [build.div(at, vectors)])
+            self._put_vector(source, at, butterfly.multiply((real, imaginary), factor))
 
-        _loop(plan.length, turn_back)
+        _loop(plan.length * vectors, turn_back)
         return source, target
 
 
