@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -407,7 +407,7 @@ def _made_buffers(
     space: MemorySpace | None,
     donated: Sequence[RawBuffer] | None,
     label: str,
-) -> Iterator[list[RawBuffer]]:
+) -> Generator[list[RawBuffer]]:
     """Buffers with pending definitions; closed again when the block raises."""
     if donated is not None:
         if len(donated) != len(shapes):

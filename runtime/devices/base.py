@@ -40,7 +40,8 @@ __all__ = [
     "copy_kind",
 ]
 
-Work = Callable[[], None]
+#: A host function; what it returns is ignored.
+Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
