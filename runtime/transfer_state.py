@@ -106,8 +106,8 @@ class ManagerState:
                 raise TransferError(f"{label} has failed before: {target.error}") from target.error
             if target.nbytes == 0:
                 return
-            if target.finished or target.last_given:
-                raise TransferError(f"{label} has been transferred completely already")
+            if self._is_full(target):
+                raise TransferError(f"{label} was given completely already")
             stop = offset + nbytes
             taken = target.claimed.overlaps(offset, stop)
             if taken and self.options.overlaps == "reject":
@@ -152,7 +152,8 @@ class ManagerState:
                 tool.waited(event)
         if on_done is not None:
             try:
-                on_done(error)
+                with observer.after():
+                    on_done(error)
             except Exception as fault:
                 sys.excepthook(type(fault), fault, fault.__traceback__)
         if error is not None:
@@ -170,6 +171,7 @@ class ManagerState:
         self.end_if_idle()
 
     def _is_full(self, target: BufferState) -> bool:
+        """Whether all transfers of a buffer were given, though perhaps none has ended."""
         return target.last_given or (
             not self.explicit_end and target.claimed.covers(0, target.nbytes)
         )

@@ -185,8 +185,11 @@ def test_overlaps_are_rejected(device):
                 manager.transfer_chunk(0, data, offset)
         manager.transfer_chunk(0, b"ab", 0)
         manager.transfer_chunk(0, b"ghij", 6)
+        for data, offset in [(b"x", 0), (b"", 10)]:  # whether or not all has arrived
+            with pytest.raises(TransferError, match="given completely already"):
+                manager.transfer_chunk(0, data, offset)
         assert contents(manager) == b"abcdefghij"
-        with pytest.raises(TransferError, match="transferred completely already"):
+        with pytest.raises(TransferError, match="given completely already"):
             manager.transfer_chunk(0, b"x", 0)
 
 
@@ -211,7 +214,7 @@ def test_gaps_and_overlaps_may_be_allowed(device):
             assert not buffer.definition.done, "only last=True ends it"
             manager.transfer_chunk(0, b"z", 3, last=True)
             assert contents(manager) == b"abcz"
-        with pytest.raises(TransferError, match="completely already"):
+        with pytest.raises(TransferError, match="given completely already"):
             manager.transfer_chunk(0, b"z")
     with create_transfer_manager(device, [bytes_shape(4)], options=allow) as manager:
         manager.transfer_chunk(0, b"bc", 1, last=True)
