@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens before what: the order that streams, events and the host give to operations.
+
+Every event, operation and wait is a *node* with the nodes before it. A node gets its clock once all of these
+have theirs, so work that waits for an event of which nothing is known yet (a buffer that is still to be
+filled) is looked at when that event completes, whenever it was given.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+
+from gristmill.runtime import observer
+from gristmill.runtime.debug.clocks import Clock, Timelines, join
+from gristmill.runtime.debug.shadow import Use
+from gristmill.runtime.debug.sites import Site, caller, is_user_file, is_user_function
+from gristmill.runtime.devices.base import Stream
+from gristmill.runtime.events import Event
+from gristmill.runtime.observer import Access, Operation
+
+#: Properties of events that ask ``done`` on behalf of their caller.
+_ASKING = frozenset({"ok", "error"})
+
+
+class _Node:
+    """A point in the order; ``clock`` is None until everything before it is known."""
+
+    __slots__ = (
+        "before", "carrier", "clock", "followers", "missing", "origin", "promised", "reads", "site", "start",
+        "stream", "use", "writes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.clock: Clock | None = None
+        self.start: Clock = {}
+        self.before: list[_Node] = []
+        self.followers: list[_Node] = []
+        self.missing = 0
+        #: Others will say when it completes, and after what.
+        self.promised = False
+        #: What the host had seen when it was promised: the work to fulfil it was asked for then.
+        self.origin: Clock | None = None
+        self.use: Use | None = None
+        self.reads: list[Access] = []
+        self.writes: list[Access] = []
+        self.stream: int | None = None
+        self.carrier: int | None = None
+        self.site: Site | None = None
+
+
+class Order(observer.Observer):
+    """Follows the order of all operations while it is installed."""
+
+    def __init__(self) -> None:
+        self._timelines = Timelines()
+        self._events: weakref.WeakKeyDictionary[Event, _Node] = weakref.WeakKeyDictionary()
+        self._tails: dict[int, _Node] = {}
+        #: What a stream has carried outside its order: over when the stream is idle.
+        self._carried: dict[int, Clock] = {}
+        self._lock = threading.RLock()
+
+    @abstractmethod
+    def _check(
+        self,
+        use: Use,
+        reads: Sequence[Access],
+        writes: Sequence[Access],
+        known: Callable[[Use], bool],
+    ) -> None:
+        """Hook: ``use`` takes its place in the order; ``known`` tells which uses are before it."""
+
+    # Operations
+
+    def submitted(self, operation: Operation) -> None:
+        """See ``Observer.submitted``."""
+        site = caller()
+        done = [event.done for event in operation.waits]
+        with self._lock:
+            node = self._events.get(operation.completion)
+            if node is not None and node.use is not None:
+                self._extend(node, operation)
+                return
+            if node is None or not node.promised:
+                node = self._events[operation.completion] = _Node()
+            node.promised = False
+            stream = operation.stream
+            place = "events alone" if stream is None else str(stream.name)
+            node.use = Use(operation.name, place, site)
+            node.reads += operation.reads
+            node.writes += operation.writes
+            node.start = self._timelines.host
+            before = [self._awaited(e, d) for e, d in zip(operation.waits, done, strict=True)]
+            before += self._causes(node)
+            if stream is not None:
+                node.stream = id(stream)
+                before.append(self._tails.get(id(stream)))
+                self._tails[id(stream)] = node
+            elif operation.carrier is not None:
+                node.carrier = id(operation.carrier)
+            self._place(node, before)
+
+    def _causes(self, node: _Node) -> list[_Node]:
+        """What the thread's code comes after, for an operation that it gives."""
+        found: list[_Node] = []
+        for event in observer.causes():
+            cause = self._events.get(event)
+            if cause is None:
+                continue
+            if cause.promised and cause.origin is not None:
+                node.start = cause.origin
+                assert node.use is not None
+                node.use.site = cause.site
+            else:
+                found.append(cause)
+        return found
+
+    def _extend(self, node: _Node, operation: Operation) -> None:
+        """More is known of an operation."""
+        if node.clock is None:
+            node.reads += operation.reads
+            node.writes += operation.writes
+        else:
+            assert node.use is not None
+            self._check(node.use, operation.reads, operation.writes, _before(node.clock))
+
+    def _host_operation(self, reads: Sequence[Access], writes: Sequence[Access]) -> None:
+        """The calling thread touches memory now."""
+        use = Use("host access", f"thread {threading.current_thread().name}", caller())
+        with self._lock:
+            use.timeline, use.tick = self._timelines.tick_host()
+            clock = dict(self._timelines.host)
+            for event in observer.causes():
+                self._join(clock, self._events.get(event))
+            self._check(use, reads, writes, _before(clock))
+
+    # Streams
+
+    def stream_waits(self, stream: Stream, event: Event) -> None:
+        """See ``Observer.stream_waits``."""
+        done = event.done
+        with self._lock:
+            node = _Node()
+            before = [self._tails.get(id(stream)), self._awaited(event, done)]
+            self._tails[id(stream)] = node
+            self._place(node, before)
+
+    def recorded(self, stream: Stream, event: Event) -> None:
+        """See ``Observer.recorded``."""
+        with self._lock:
+            node = self._events[event] = _Node()
+            node.start = dict(self._carried.get(id(stream), {}))
+            self._place(node, [self._tails.get(id(stream))])
+
+    def closed(self, resource: object) -> None:
+        """See ``Observer.closed``; a stream that closes has ended all its work."""
+        if not isinstance(resource, Stream):
+            return
+        with self._lock:
+            tail = self._tails.pop(id(resource), None)
+            clock = self._carried.pop(id(resource), {})
+            self._join(clock, tail)
+            self._timelines.host_sees(clock)
+            self._timelines.end_stream(id(resource))
+
+    # Events
+
+    def joined(self, event: Event, sources: Sequence[Event]) -> None:
+        """See ``Observer.joined``."""
+        done = [source.done for source in sources]
+        with self._lock:
+            node = self._promise(event)
+            if node.origin is None:
+                node.origin, node.site = self._timelines.host, caller()
+            for source, is_done in zip(sources, done, strict=True):
+                before = self._awaited(source, is_done)
+                if before is None:
+                    continue
+                if before.clock is None:
+                    node.before.append(before)
+                else:
+                    join(node.start, before.clock)
+
+    def completed(self, event: Event) -> None:
+        """See ``Observer.completed``."""
+        with self._lock:
+            node = self._events.get(event)
+            if node is None:
+                node = self._events[event] = _Node()
+            elif not node.promised:
+                return
+            found = [self._events.get(cause) for cause in observer.causes()]
+            causes = [cause for cause in found if cause is not None and cause.clock is not None]
+            if not node.before and not node.start and not causes:
+                node.start = self._timelines.host  # the program completes it itself
+            node.promised = False
+            before, node.before = node.before, []
+            self._place(node, [*before, *causes])
+
+    def called(self, event: Event, callback: Callable[[Event], None]) -> None:
+        """See ``Observer.called``."""
+        if is_user_function(callback):
+            self.waited(event)
+
+    def waited(self, event: Event) -> None:
+        """See ``Observer.waited``."""
+        with self._lock:
+            node = self._events.get(event)
+            if node is None:
+                return
+            if node.clock is not None:
+                self._timelines.host_sees(node.clock)
+                return
+            clock = dict(node.start)
+            for before in node.before:
+                self._join(clock, before)
+            self._timelines.host_sees(clock)
+
+    def polled(self, event: Event) -> None:
+        """See ``Observer.polled``; only the program's own questions count."""
+        # Two frames up is whoever asked ``done``.
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        if frame.f_code.co_name in _ASKING and frame.f_back is not None:
+            frame = frame.f_back
+        if is_user_file(frame.f_code.co_filename):
+            self.waited(event)
+
+    # Nodes
+
+    def _awaited(self, event: Event, done: bool) -> _Node | None:
+        """The node of an event to wait for; None for one that was done before all this."""
+        node = self._events.get(event)
+        return node if node is not None or done else self._promise(event)
+
+    def _promise(self, event: Event) -> _Node:
+        node = self._events.get(event)
+        if node is None:
+            node = self._events[event] = _Node()
+            node.promised = True
+        return node
+
+    def _place(self, node: _Node, before: Iterable[_Node | None]) -> None:
+        """Put ``node`` after the nodes ``before`` it, at once or as soon as these are known."""
+        for other in before:
+            if other is not None and other is not node:
+                node.before.append(other)
+                if other.clock is None:
+                    other.followers.append(node)
+                    node.missing += 1
+        if node.missing == 0:
+            self._resolve(node)
+
+    def _resolve(self, node: _Node) -> None:
+        ready = [node]
+        while ready:
+            node = ready.pop()
+            clock = dict(node.start)
+            for other in node.before:
+                self._join(clock, other)
+            use = node.use
+            if use is not None:
+                if node.stream is not None:
+                    point = self._timelines.tick_stream(node.stream, clock)
+                else:
+                    point = self._timelines.tick_unordered(clock, _hint(node))
+                use.timeline, use.tick = point
+                self._check(use, node.reads, node.writes, _before(clock))
+                if node.carrier is not None:
+                    join(self._carried.setdefault(node.carrier, {}), clock)
+            node.clock = clock
+            node.before = []
+            followers, node.followers = node.followers, []
+            for follower in followers:
+                follower.missing -= 1
+                if follower.missing == 0:
+                    ready.append(follower)
+
+    def _join(self, clock: Clock, node: _Node | None) -> None:
+        if node is not None and node.clock is not None:
+            join(clock, node.clock)
+
+
+def _hint(node: _Node) -> int | None:
+    """The timeline of an operation before this one."""
+    return next((other.use.timeline for other in node.before if other.use is not None), None)
+
+
+def _before(clock: Clock) -> Callable[[Use], bool]:
+    def known(use: Use) -> bool:
+        return clock.get(use.timeline, 0) >= use.tick
+
+    return known

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which memory addresses belong to, and when that ends."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from gristmill.runtime.debug.sites import Site, caller, describe
+from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
+
+
+class Ranges:
+    """The live memory that a tool has seen.
+
+    The memory of a device ends with its allocation. Host memory that is only lent to a copy ends with the
+    object behind it: the array, or the one it is a view of. Ends may come from the garbage collector at
+    any time, so they are put aside until :meth:`take_ended`.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._live: dict[int, tuple[int, str, Site | None]] = {}
+        self._ignored: list[tuple[int, int]] = []
+        self._ended: deque[tuple[int, int]] = deque()
+        self._owners: dict[int, weakref.ref[Any]] = {}
+        self._lent: dict[int, tuple[int, int]] = {}
+
+    def begin(self, allocation: DeviceAllocation) -> None:
+        """An allocation was made."""
+        if allocation.nbytes == 0:
+            return
+        if allocation.space is MemorySpace.HOST:
+            self._lend(allocation)
+            return
+        start = allocation.address
+        if start not in self._live:
+            insort(self._starts, start)
+        what = f"{allocation.nbytes} B {allocation.space.value} memory of {allocation.device}"
+        self._live[start] = (start + allocation.nbytes, what, caller())
+
+    def end(self, allocation: DeviceAllocation) -> None:
+        """An allocation was given back."""
+        if allocation.space is not MemorySpace.HOST:
+            self._ended.append((allocation.address, allocation.address + allocation.nbytes))
+        elif self._lent:
+            ended = self._lent.pop(id(allocation), None)
+            if ended is not None:
+                self._ended.append(ended)
+
+    def ignore(self, allocation: DeviceAllocation) -> None:
+        """Say nothing about this memory."""
+        self._ignored.append((allocation.address, allocation.address + allocation.nbytes))
+
+    def is_ignored(self, address: int) -> bool:
+        """Whether the address is in memory to say nothing about."""
+        return any(start <= address < stop for start, stop in self._ignored)
+
+    def take_ended(self) -> Iterator[tuple[int, int]]:
+        """The ranges that ended since the last call."""
+        while self._ended:
+            start, stop = self._ended.popleft()
+            found = self._live.get(start)
+            if found is not None and found[0] == stop:
+                del self._live[start]
+                del self._starts[bisect_right(self._starts, start) - 1]
+            if self._ignored:
+                self._ignored = [r for r in self._ignored if r != (start, stop)]
+            yield start, stop
+
+    def describe(self, start: int, stop: int) -> str:
+        """The bytes in words, relative to the allocation they are in."""
+        place = bisect_right(self._starts, start)
+        if place:
+            base = self._starts[place - 1]
+            end, what, site = self._live[base]
+            if stop <= end:
+                return f"bytes {start - base}..{stop - base} of {what} from {describe(site)}"
+        return f"{stop - start} bytes at {start:#x}"
+
+    def _lend(self, allocation: DeviceAllocation) -> None:
+        owner, start, stop = _root(allocation)
+        if owner is None or id(owner) in self._owners:
+            return
+        key, ended, owners = id(owner), self._ended, self._owners
+
+        def end(_: object) -> None:
+            owners.pop(key, None)
+            ended.append((start, stop))
+
+        try:
+            owners[key] = weakref.ref(owner, end)
+        except TypeError:  # bytes, for one, cannot be watched: lent for this use only
+            self._lent[id(allocation)] = (start, stop)
+
+
+def _root(allocation: DeviceAllocation) -> tuple[object, int, int]:
+    """The object that owns the memory, as far as numpy and memory views tell, and its extent."""
+    owner, start, stop = (
+        allocation.owner,
+        allocation.address,
+        allocation.address + allocation.nbytes,
+    )
+    while True:
+        if isinstance(owner, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", owner)
+            if array.base is None:
+                start = int(array.__array_interface__["data"][0])
+                return array, start, start + array.nbytes
+            owner = array.base
+        elif isinstance(owner, memoryview):
+            owner = owner.obj
+        else:
+            return owner, start, stop
