@@ -9,7 +9,7 @@ runtime, except to read properties and add callbacks to events.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ class Observer:
         """``allocation`` was made."""
 
     def released(self, allocation: DeviceAllocation) -> None:
-        """The memory of ``allocation`` went back to its device."""
+        """The memory of ``allocation`` is about to go back to its device."""
 
     def opened(self, resource: object) -> None:
         """A buffer, transfer manager, stream, pool handle, mapping or code began to live."""
@@ -123,7 +123,7 @@ def uninstall(observer: Observer) -> None:
 
 
 class _Thread(threading.local):
-    """What the current thread runs as a consequence of, innermost last."""
+    """What the current thread runs as a consequence of."""
 
     causes: tuple[Event, ...] = ()
 
@@ -137,11 +137,13 @@ def causes() -> tuple[Event, ...]:
 
 
 @contextmanager
-def after(event: Event | None) -> Iterator[None]:
-    """Inside, the thread's code counts as a consequence of ``event``; None changes nothing."""
+def after(*events: Event | None) -> Generator[None]:
+    """Inside, the thread's code counts as a consequence of ``events``, and of nothing else.
+
+    An event that others are still to complete (see :meth:`Observer.joined`) stands for who asked for it.
+    """
     before = _thread.causes
-    if event is not None:
-        _thread.causes = (*before, event)
+    _thread.causes = tuple(event for event in events if event is not None)
     try:
         yield
     finally:

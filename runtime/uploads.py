@@ -314,7 +314,7 @@ class Uploader:
         """Take one step; what it raises ends the piece."""
         try:
             if observer.active:
-                with observer.after(piece.last):
+                with observer.after(piece.transfer.event, piece.last):
                     step(piece, slot)
             else:
                 step(piece, slot)

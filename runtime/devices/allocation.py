@@ -114,13 +114,13 @@ class DeviceAllocation:
             if self._holders:
                 return
             release, self._release = self._release, None
+        for tool in observer.active:
+            tool.released(self)
         try:
             if release is not None:
                 release()
         finally:
             self.owner = None
-            for tool in observer.active:
-                tool.released(self)
 
     def drop_after(self, event: Event) -> None:
         """Remove a holder when ``event`` is done; a failing release is a ``ResourceWarning`` then."""
