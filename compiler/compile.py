@@ -42,7 +42,8 @@ STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact
 #: The passes from ``hlo`` to ``fused``, as a pipeline string.
 DEFAULT_PIPELINE = (
     "inline-calls,dce-hlo,simplify-loops,unroll-loops,canonicalize-hlo,fold-constants,resolve-shape-assertions,"
-    "canonicalize-hlo{remove-barriers=true},inline-calls,cse-hlo,dce-hlo,check-supported,fuse,dce-hlo"
+    "canonicalize-hlo{remove-barriers=true},inline-calls,hoist-products,cse-hlo,dce-hlo,check-supported,"
+    "fuse,dce-hlo"
 )
 
 Observer = Callable[[str], None]

@@ -28,6 +28,7 @@ PASSES: dict[str, str] = _table(
     ("resolve-shape-assertions", "resolve_shape_assertions:ResolveShapeAssertionsPass"),
     ("cse-hlo", "cse_hlo:CseHloPass"),
     ("dce-hlo", "dce_hlo:DceHloPass"),
+    ("hoist-products", "hoist_products:HoistProductsPass"),
     ("unroll-loops", "unroll_loops:UnrollLoopsPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),
     ("fuse", "fuse:FusePass"),

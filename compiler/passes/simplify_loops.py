@@ -148,7 +148,7 @@ class _Loop:
             returned = [returned[index] for index in results]
         base = ir.StringAttr(function.attributes["sym_name"]).value
         name = fresh_name(self._functions, base)
-        copy = _declare(
+        copy = declare(
             function, name, [arguments[i].type for i in kept], [v.type for v in returned]
         )
         self._functions[name] = copy
@@ -158,12 +158,12 @@ class _Loop:
         point = ir.InsertionPoint(block)
         for index, chain in sunk.items():
             for op in chain:
-                _copy(op, mapping, point)
+                copy_op(op, mapping, point)
             mapping[arguments[index]] = mapping[chain[-1].results[0]]
         needed = self._needed(ops, returned)
         for op in ops[:-1]:
             if op in needed:
-                _copy(op, mapping, point)
+                copy_op(op, mapping, point)
         ir.Operation.create(
             "func.return",
             operands=[mapping[value] for value in returned],
@@ -195,7 +195,7 @@ class _Loop:
         }
 
 
-def _declare(
+def declare(
     like: ir.Operation, name: str, parameters: list[ir.Type], results: list[ir.Type]
 ) -> ir.Operation:
     """A private function with an empty entry block in front of ``like``."""
@@ -214,7 +214,7 @@ def _declare(
     return function
 
 
-def _copy(op: ir.Operation, mapping: dict[ir.Value, ir.Value], point: ir.InsertionPoint) -> None:
+def copy_op(op: ir.Operation, mapping: dict[ir.Value, ir.Value], point: ir.InsertionPoint) -> None:
     """Clone with mapped operands; the clone's results join the mapping."""
     clone = op.clone(ip=point).operation
     for index, operand in enumerate(op.operands):

@@ -81,6 +81,15 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "grad": (jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)), f(17, 8), f(5, 17)),
     "scan": (lambda x: lax.scan(lambda c, a: (c * 0.5 + a, c.sum()), jnp.zeros(7), x), f(13, 7)),
+    "recurrent network": (
+        lambda xs, h, wx, wh: lax.scan(
+            lambda c, x: (lambda n: (n, n))(jnp.tanh(x @ wx + c @ wh)), h, xs
+        ),
+        f(13, 8, 16),
+        f(8, 16),
+        f(16, 16),
+        f(16, 16),
+    ),
     "fori": (lambda x: lax.fori_loop(0, 10, lambda i, c: c @ c * 0.1 + i, x), f(9, 9)),
     "cond": (
         lambda p, x: lax.cond(p > 0, lambda y: jnp.sin(y), lambda y: y.T @ y, x),
