@@ -31,7 +31,7 @@ from gristmill.compiler.frontends.views import Value, arguments, blocks, first_b
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.fold_constants import FoldConstantsPass
 from gristmill.compiler.passes.resolve_shape_assertions import ResolveShapeAssertionsPass
-from gristmill.errors import InputError, UnsupportedError
+from gristmill.errors import InputError, ParseError, UnsupportedError
 from gristmill.runtime.types import ELEMENT_TYPES, ElementType
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +99,12 @@ class PolymorphicModule:
             entry = functions[entry_name(functions, file)]
             _check_blocks(functions)
             kinds = [value.type for value in arguments(first_block(entry))]
-            refine.flatten(self._module, entry)
+            try:
+                refine.flatten(self._module, entry)
+            except ir.MLIRError as error:
+                raise ParseError(
+                    f"the module is not valid: {refine.diagnostic(error, file)}", location=file
+                ) from None
             self.inputs = _inputs(self._module, entry, kinds)
 
     @property

@@ -309,7 +309,7 @@ def refine(
             run_passes(module, _REFINE)
         run_passes(module, "func.func(stablehlo-canonicalize-dynamism)")
     except ir.MLIRError as error:
-        raise InputError(f"the shapes do not fit the program: {_diagnostic(error, name)}") from None
+        raise InputError(f"the shapes do not fit the program: {diagnostic(error, name)}") from None
     return module
 
 
@@ -417,7 +417,8 @@ def run_passes(module: ir.Operation, pipeline: str) -> None:
     passmanager.PassManager.parse(f"builtin.module({pipeline})").run(module)
 
 
-def _diagnostic(error: ir.MLIRError, name: str) -> str:
+def diagnostic(error: ir.MLIRError, name: str) -> str:
+    """The first message of ``error`` and where it points, in one line."""
     for diagnostic in error.error_diagnostics:
         where = short_location(diagnostic.location, name)
         message = diagnostic.message.strip().partition("\n")[0]

@@ -249,9 +249,9 @@ def test_unsupported_hlo_instructions_are_named():
     text = """HloModule m
 ENTRY main {
   x = f32[4] parameter(0)
-  ROOT odd = f8e5m2[4] convert(x)
+  ROOT odd = f32[4] collective-permute(x), source_target_pairs={{0,0}}
 }
 """
     with pytest.raises(UnsupportedError) as caught:
         load_text(text, "in.hlo")
-    assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.convert: element type f8E5M2")
+    assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.collective_permute: not")
