@@ -36,7 +36,7 @@ from gristmill.runtime.devices.base import (
 from gristmill.runtime.devices.cuda_context import CudaContext
 from gristmill.runtime.devices.cuda_driver import CudaError
 from gristmill.runtime.devices.cuda_module import CudaGraphRecorder, CudaModule
-from gristmill.runtime.devices.cuda_stream import CudaStream
+from gristmill.runtime.devices.cuda_stream import CudaEvent, CudaStream
 from gristmill.runtime.events import Event
 
 #: Up to this size the driver takes pageable memory into its command buffer, without a wait.
@@ -360,6 +360,18 @@ class CudaDevice(CudaContext):
         """
         self.check_open()
         return CudaGraphRecorder(self)
+
+    # Others' work
+
+    def orders(self, event: Event) -> bool:
+        """See ``Device.orders``: the driver has the work of events with a handle."""
+        return isinstance(event, CudaEvent) and event.handle is not None
+
+    def synchronize_foreign(self, stream: int) -> None:
+        """See ``Device.synchronize_foreign``; 1 and 2 stand for the driver's default streams."""
+        self.check_open()
+        with self.activate():
+            self.driver.stream_synchronize(stream)
 
     # Life
 

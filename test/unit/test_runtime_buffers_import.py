@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import weakref
 
 import numpy as np
 import pytest
-from device_support import LIMIT
+from device_support import LIMIT, make_device
 
 from gristmill.errors import InputError
 from gristmill.runtime import foreign
@@ -237,6 +238,29 @@ def test_a_cuda_array_of_the_device(device):
         with RawBuffer.from_cuda_array(device, fixed) as made:
             assert made.address != origin.address
             assert contents(made) == np.float32([7, 1, 2, 3, 4, 5]).tobytes()
+
+
+def test_a_cuda_array_is_used_after_the_work_of_its_stream():
+    gate = threading.Event()
+    with (
+        make_device("cuda") as device,
+        device.create_stream() as stream,
+        RawBuffer.from_host(device, bytes(4)) as origin,
+    ):
+        stream.enqueue(lambda: gate.wait(LIMIT))
+        origin.copy_from_host(b"done", stream=stream)
+        threading.Timer(0.05, gate.set).start()
+        stream.synchronize(LIMIT)
+        where = {"data": (origin.address, True), "stream": stream.handle}
+        with RawBuffer.from_cuda_array(
+            device, CudaArray(shape=(4,), typestr="|u1", **where)
+        ) as made:
+            assert contents(made) == b"done"
+
+
+def test_a_device_without_a_driver_waits_for_no_stream():
+    with HostDevice() as device, pytest.raises(InputError, match="has no driver"):
+        device.adopt(64, 4, readonly=True, owner=None, stream=7)
 
 
 @pytest.mark.parametrize(
