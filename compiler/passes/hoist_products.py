@@ -32,12 +32,13 @@ class HoistProductsPass(Pass):
     def run(self, module: HloModule) -> None:
         """Hoist, in every function."""
         functions = module.functions()
-        for name in list(functions):
-            while True:  # rebuilding a loop invalidates what was read of its function
-                rewriter = Rewriter(module, functions[name])
-                loops = [op for op in rewriter.ops if hlo.short_name(op) == "while"]
-                if not any(_Loop(rewriter, op, functions).hoist() for op in loops):
-                    break
+        with ir.Location.unknown():
+            for name in list(functions):
+                while True:  # rebuilding a loop invalidates what was read of its function
+                    rewriter = Rewriter(module, functions[name])
+                    loops = [op for op in rewriter.ops if hlo.short_name(op) == "while"]
+                    if not any(_Loop(rewriter, op, functions).hoist() for op in loops):
+                        break
         erase_unreferenced(module)
 
 
