@@ -17,6 +17,7 @@ from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSo
 from gristmill.compiler.emitters.cpu.loop import LoopEmitter
 from gristmill.compiler.emitters.cpu.pooling import PoolingEmitter
 from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
+from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
 from gristmill.compiler.emitters.cpu.row import RowEmitter
 from gristmill.compiler.emitters.cpu.select_and_scatter import SelectAndScatterEmitter
 from gristmill.compiler.emitters.cpu.sort import SortEmitter
@@ -42,6 +43,7 @@ EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "cumulative": CumulativeEmitter,
     "triangular_solve": TriangularSolveEmitter,
     "cholesky": CholeskyEmitter,
+    "rng": RngEmitter,
     "rng_bit_generator": RngBitGeneratorEmitter,
     "select_and_scatter": SelectAndScatterEmitter,
     "computation": ComputationEmitter,
@@ -55,7 +57,7 @@ def is_supported(kind: str) -> bool:
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
 _WHOLE = frozenset(
-    "scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky fft".split()
+    "scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky fft rng".split()
 )
 
 

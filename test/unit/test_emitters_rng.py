@@ -114,3 +114,46 @@ def test_other_states_are_refused() -> None:
     text = module("THREE_FRY", 2, (8,), "ui32").replace("2xui64", "4xui32")
     with pytest.raises(UnsupportedError, match="a state of 4xui32"):
         gristmill.compile(text)
+
+
+def draw(
+    element: str, low: str, high: str, distribution: str = "UNIFORM", count: int = 20000
+) -> Array:
+    text = f"""func.func @main() -> tensor<{count}x{element}> {{
+  %a = stablehlo.constant dense<{low}> : tensor<{element}>
+  %b = stablehlo.constant dense<{high}> : tensor<{element}>
+  %s = stablehlo.constant dense<[{count}]> : tensor<1xi64>
+  %0 = stablehlo.rng %a, %b, %s, distribution = {distribution}
+    : (tensor<{element}>, tensor<{element}>, tensor<1xi64>) -> tensor<{count}x{element}>
+  return %0 : tensor<{count}x{element}>
+}}"""
+    program = gristmill.compile(text)
+    first, second = np.array(program()), np.array(program())
+    assert (first != second).any()  # every execution draws anew
+    return first
+
+
+@pytest.mark.parametrize("element", ["f16", "f32", "f64"])
+def test_uniform(element: str) -> None:
+    x = draw(element, "-1.0", "3.0").astype(np.float64)
+    assert x.min() >= -1
+    assert x.max() < 3
+    np.testing.assert_allclose([x.mean(), x.var()], [1, 16 / 12], atol=0.06)
+    counts = np.histogram(x, 8, (-1, 3))[0]
+    assert np.abs(counts - 2500).max() < 300
+
+
+@pytest.mark.parametrize("element", ["i8", "i32", "ui64"])
+def test_uniform_integers(element: str) -> None:
+    x = draw(element, "3", "10")
+    assert set(np.unique(x)) == set(range(3, 10))
+    assert np.abs(np.bincount(x.astype(int))[3:] - 20000 / 7).max() < 300
+
+
+@pytest.mark.parametrize("element", ["f32", "f64"])
+def test_normal(element: str) -> None:
+    x = draw(element, "2.0", "0.5", "NORMAL").astype(np.float64)
+    standard = (x - 2) / 0.5
+    np.testing.assert_allclose([standard.mean(), standard.var()], [0, 1], atol=0.06)
+    assert abs((standard**4).mean() - 3) < 0.4
+    assert np.isfinite(x).all()
