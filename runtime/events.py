@@ -116,7 +116,7 @@ class Event:
             if observer.active:
                 self.completed_ns = time.perf_counter_ns()
                 for tool in observer.active:
-                    tool.completed(self)
+                    tool.completed(self, error)
             self._error = error
             self._traceback = error.__traceback__ if error is not None else None
             self._state = state

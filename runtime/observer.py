@@ -83,8 +83,8 @@ class Observer:
     def joined(self, event: Event, sources: Sequence[Event]) -> None:
         """``event`` will complete after ``sources``, and perhaps others named before or later."""
 
-    def completed(self, event: Event) -> None:
-        """``event`` is about to become ready or fail, on the calling thread, which holds its lock."""
+    def completed(self, event: Event, error: BaseException | None) -> None:
+        """``event`` is about to become ready, or fail, on the calling thread, which holds its lock."""
 
     def called(self, event: Event, callback: Callable[[Event], None]) -> None:
         """``callback`` is about to be called with ``event``, which is done."""

@@ -30,14 +30,17 @@ class _Node:
     """A point in the order; ``clock`` is None until everything before it is known."""
 
     __slots__ = (
-        "before", "carrier", "clock", "followers", "missing", "origin", "promised", "reads", "site", "start",
-        "stream", "use", "writes",
+        "before", "carrier", "clock", "depends", "failed", "followers", "missing", "origin",
+        "promised", "reads", "site", "start", "stream", "use", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.clock: Clock | None = None
         self.start: Clock = {}
         self.before: list[_Node] = []
+        #: How many of ``before`` it is not run without, if they fail; they come first.
+        self.depends = 0
+        self.failed = False
         self.followers: list[_Node] = []
         self.missing = 0
         #: Others will say when it completes, and after what.
@@ -79,6 +82,7 @@ class Order(observer.Observer):
         """See ``Observer.submitted``."""
         site = caller()
         done = [event.done for event in operation.waits]
+        poisoned = any(event.error is not None for event in operation.waits)
         with self._lock:
             node = self._events.get(operation.completion)
             if node is not None and node.use is not None:
@@ -93,7 +97,11 @@ class Order(observer.Observer):
             node.reads += operation.reads
             node.writes += operation.writes
             node.start = self._timelines.host
-            before = [self._awaited(e, d) for e, d in zip(operation.waits, done, strict=True)]
+            waits = zip(operation.waits, done, strict=True)
+            found = [self._awaited(event, is_done) for event, is_done in waits]
+            before: list[_Node | None] = [other for other in found if other is not None]
+            node.depends = len(before)
+            node.failed = poisoned
             before += self._causes(node)
             if stream is not None:
                 node.stream = id(stream)
@@ -184,7 +192,7 @@ class Order(observer.Observer):
                 else:
                     join(node.start, before.clock)
 
-    def completed(self, event: Event) -> None:
+    def completed(self, event: Event, error: BaseException | None) -> None:
         """See ``Observer.completed``."""
         with self._lock:
             node = self._events.get(event)
@@ -192,6 +200,7 @@ class Order(observer.Observer):
                 node = self._events[event] = _Node()
             elif not node.promised:
                 return
+            node.failed = error is not None
             found = [self._events.get(cause) for cause in observer.causes()]
             causes = [cause for cause in found if cause is not None and cause.clock is not None]
             if not node.before and not node.start and not causes:
@@ -267,7 +276,9 @@ class Order(observer.Observer):
                 else:
                     point = self._timelines.tick_unordered(clock, _hint(node))
                 use.timeline, use.tick = point
-                self._check(use, node.reads, node.writes, _before(clock))
+                node.failed = node.failed or any(o.failed for o in node.before[: node.depends])
+                if not node.failed:
+                    self._check(use, node.reads, node.writes, _before(clock))
                 if node.carrier is not None:
                     join(self._carried.setdefault(node.carrier, {}), clock)
             node.clock = clock

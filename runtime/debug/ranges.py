@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
@@ -25,9 +26,12 @@ class Ranges:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._live: dict[int, tuple[int, str, Site | None]] = {}
-        self._ignored: list[tuple[int, int]] = []
-        self._ended: deque[tuple[int, int]] = deque()
+        self._live: dict[int, tuple[int, str, Site | None, int]] = {}
+        self._ignored: dict[int, tuple[int, int]] = {}
+        #: Start, stop, and the serial number of the allocation: another may have the place by now.
+        self._ended: deque[tuple[int, int, int]] = deque()
+        self._serials: dict[int, int] = {}
+        self._numbers = itertools.count(1)
         self._owners: dict[int, weakref.ref[Any]] = {}
         self._lent: dict[int, tuple[int, int]] = {}
 
@@ -42,35 +46,38 @@ class Ranges:
         if start not in self._live:
             insort(self._starts, start)
         what = f"{allocation.nbytes} B {allocation.space.value} memory of {allocation.device}"
-        self._live[start] = (start + allocation.nbytes, what, caller())
+        serial = self._serials[id(allocation)] = next(self._numbers)
+        self._live[start] = (start + allocation.nbytes, what, caller(), serial)
 
     def end(self, allocation: DeviceAllocation) -> None:
         """An allocation was given back."""
         if allocation.space is not MemorySpace.HOST:
-            self._ended.append((allocation.address, allocation.address + allocation.nbytes))
+            serial = self._serials.pop(id(allocation), 0)
+            stop = allocation.address + allocation.nbytes
+            self._ended.append((allocation.address, stop, serial))
         elif self._lent:
             ended = self._lent.pop(id(allocation), None)
             if ended is not None:
-                self._ended.append(ended)
+                self._ended.append((*ended, 0))
 
     def ignore(self, allocation: DeviceAllocation) -> None:
         """Say nothing about this memory."""
-        self._ignored.append((allocation.address, allocation.address + allocation.nbytes))
+        serial = self._serials.get(id(allocation), 0)
+        self._ignored[serial] = (allocation.address, allocation.address + allocation.nbytes)
 
     def is_ignored(self, address: int) -> bool:
         """Whether the address is in memory to say nothing about."""
-        return any(start <= address < stop for start, stop in self._ignored)
+        return any(start <= address < stop for start, stop in self._ignored.values())
 
     def take_ended(self) -> Iterator[tuple[int, int]]:
         """The ranges that ended since the last call."""
         while self._ended:
-            start, stop = self._ended.popleft()
+            start, stop, serial = self._ended.popleft()
             found = self._live.get(start)
-            if found is not None and found[0] == stop:
+            if found is not None and found[3] == serial:
                 del self._live[start]
                 del self._starts[bisect_right(self._starts, start) - 1]
-            if self._ignored:
-                self._ignored = [r for r in self._ignored if r != (start, stop)]
+            self._ignored.pop(serial, None)
             yield start, stop
 
     def describe(self, start: int, stop: int) -> str:
@@ -78,7 +85,7 @@ class Ranges:
         place = bisect_right(self._starts, start)
         if place:
             base = self._starts[place - 1]
-            end, what, site = self._live[base]
+            end, what, site, _ = self._live[base]
             if stop <= end:
                 return f"bytes {start - base}..{stop - base} of {what} from {describe(site)}"
         return f"{stop - start} bytes at {start:#x}"
@@ -91,7 +98,7 @@ class Ranges:
 
         def end(_: object) -> None:
             owners.pop(key, None)
-            ended.append((start, stop))
+            ended.append((start, stop, 0))
 
         try:
             owners[key] = weakref.ref(owner, end)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from device_support import LIMIT, FaultyDevice, make_device
 
+from gristmill.errors import DependencyError
 from gristmill.runtime import observer
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.debug import races
@@ -240,13 +241,14 @@ def test_pieces_that_are_sent_again():
 
 
 def test_manager_wait_orders_the_host(device):
-    with detect() as detector, RawBuffer.allocate(device, SIZE) as given:
-        with create_transfer_manager(
-            device, [Shape.parse(f"u8[{SIZE}]")], buffers=[given]
-        ) as manager:
-            manager.transfer_raw(0, data())
-            manager.wait(LIMIT)
-            given.copy_to_host(data()).wait(LIMIT)
+    with (
+        detect() as detector,
+        RawBuffer.allocate(device, SIZE) as given,
+        create_transfer_manager(device, [Shape.parse(f"u8[{SIZE}]")], buffers=[given]) as manager,
+    ):
+        manager.transfer_raw(0, data())
+        manager.wait(LIMIT)
+        given.copy_to_host(data()).wait(LIMIT)
     assert detector.report() == ""
 
 
@@ -371,6 +373,21 @@ def test_host_views_are_the_same_memory(device, buffer):
     assert conflict.stop - conflict.start == SIZE - 20
 
 
+def test_work_that_is_not_run_touches_nothing(device, buffer):
+    gate = Event("gate")
+    with detect() as detector:
+        pending = buffer.copy_to_host(data(), waits=[gate])
+        gate.fail(ValueError("lost"))
+        late = buffer.copy_to_host(data(), waits=[gate])
+        write = buffer.copy_from_host(data(), waits=[pending])
+        after = buffer.copy_from_host(data())
+        for event in (pending, late, write):
+            with pytest.raises(DependencyError):
+                event.wait(LIMIT)
+        after.wait(LIMIT)
+    assert detector.report() == ""
+
+
 # Reports and cost
 
 
@@ -383,10 +400,17 @@ def test_repeated_races_are_one_with_a_count(device, buffer):
     assert conflict.count >= 3
     with pytest.raises(RaceError, match=r"conflicting accesses were found\nrace on 1024 bytes at"):
         detector.check()
-    with pytest.raises(RaceError), detect(raises=True):
-        buffer.copy_from_host(data())
-        buffer.copy_from_host(data())
-        device.synchronize(LIMIT)
+
+
+def test_a_race_ends_the_block_with_an_error(device, buffer):
+    def program():
+        with detect(raises=True):
+            buffer.copy_from_host(data())
+            buffer.copy_from_host(data())
+            device.synchronize(LIMIT)
+
+    with pytest.raises(RaceError):
+        program()
     assert observer.active == ()
 
 
