@@ -151,7 +151,7 @@ def set_field(key: str, value: object) -> Callable[[dict[str, Any]], None]:
         (set_field("objects", ["ghost.o"]), r"no size and checksum for ghost.o"),
         (set_field("inputs", [{}]), r"inputs\[0\] has no valid 'name'"),
         (lambda f: f["inputs"][0].update(type="3xf99"), r"element type 'f99' is not supported"),
-        (lambda f: f["inputs"][0].update(type="-3xf32"), r"negative size"),
+        (lambda f: f["inputs"][0].update(type="-3xf32"), r"'-3xf32' is malformed"),
         (lambda f: f["inputs"][0].update(alias=7), r"x aliases something that cannot fit"),
         (lambda f: f["constants"][1].update(offset=32), r"constant 1 lies outside"),
         (lambda f: f["constants"][1].update(offset=1 << 40), r"constant 1 lies outside"),
