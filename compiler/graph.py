@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mlir import ir
 
-from gristmill.compiler.module import array_type, inline_constant, resource_name
+from gristmill.compiler.module import array_type, inline_constant
 from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
@@ -147,11 +147,3 @@ def load_graph(function: ir.Operation) -> Graph:
                 operand.users.append(node)
     name = ir.StringAttr(function.attributes["sym_name"]).value
     return Graph(name, parameters, nodes, results, function)
-
-
-def resource_of(node: Node) -> str | None:
-    """NAME when the node is a ``constant`` holding ``dense_resource<NAME>``."""
-    if node.kind != "constant" or node.op is None:
-        return None
-    value = node.op.attributes["value"]
-    return resource_name(value) if is_resource(value) else None

@@ -84,11 +84,6 @@ def array_type(value: ir.Value | ir.Type) -> ArrayType:
     return _array_type(str(kind))
 
 
-def tensor_type(array: ArrayType) -> ir.Type:
-    """The MLIR tensor type of ``array`` (current context)."""
-    return ir.Type.parse(f"tensor<{array}>")
-
-
 class _MlirAttribute(ctypes.Structure):
     _fields_ = (("ptr", ctypes.c_void_p),)
 
@@ -188,8 +183,3 @@ def is_resource(attribute: ir.Attribute) -> bool:
 def resource_name(attribute: ir.Attribute) -> str:
     """NAME of ``dense_resource<NAME>``."""
     return str(attribute).partition("<")[2].partition(">")[0]
-
-
-def element(name: str) -> ElementType:
-    """Shorthand for :func:`gristmill.runtime.types.element_type`."""
-    return element_type(name)

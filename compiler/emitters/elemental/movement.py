@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from mlir import ir
@@ -277,11 +276,6 @@ def _bitcast_convert(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.V
 def _as_int(bits: int, value: ir.Value) -> ir.Value:
     kind = ir.IntegerType.get_signless(bits)
     return value if value.type == kind else arith.BitcastOp(kind, value).result
-
-
-def is_bitcast_reshape(node: Node) -> bool:
-    """Whether the node only renames dimensions: same elements in the same row-major order."""
-    return node.kind == "reshape" and math.prod(node.shape) == math.prod(node.operands[0].shape)
 
 
 RULES.update(
