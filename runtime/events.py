@@ -94,7 +94,7 @@ class Event:
     @property
     def error(self) -> BaseException | None:
         """The error of an event in error; None while pending and when ready."""
-        return self._error if self.done else None
+        return self._error if self.state is not EventState.PENDING else None
 
     def poll(self) -> None:
         """Hook: complete the event if the device says so; must not block. Does nothing here."""
@@ -133,7 +133,7 @@ class Event:
         Otherwise it runs on the completing thread, after the callbacks that thread is in, and must
         not block. An exception in a callback is reported through ``sys.excepthook`` and stops nothing.
         """
-        if not self.done:
+        if self.state is EventState.PENDING:
             with self._lock:
                 if self._state is EventState.PENDING:
                     if self._callbacks is None:
@@ -154,7 +154,7 @@ class Event:
         Raises ``DeadlineError`` when ``timeout`` seconds pass first. Must not be called from work or
         callbacks that run on a stream, which would block the thread that is to complete the event.
         """
-        if not self.done:
+        if self.state is EventState.PENDING:
             for tool in observer.active:
                 tool.waiting(self)
             if not self.block(timeout):
@@ -188,7 +188,7 @@ class Event:
 
     def __await__(self) -> Generator[Any, None, None]:
         """``await event``: like :meth:`wait`, without blocking the loop. Cancelling it only stops waiting."""
-        if not self.done:
+        if self.state is EventState.PENDING:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
 
@@ -247,8 +247,7 @@ def _call(event: Event, callback: Callback) -> None:
         if observer.active:
             for tool in observer.active:
                 tool.called(event, callback)
-            with observer.after(event):
-                callback(event)
+            observer.call_after((event,), callback, event)
         else:
             callback(event)
     except Exception as error:
@@ -287,7 +286,7 @@ def first_failed(events: Iterable[Event]) -> Event | None:
 
 def when_done(events: Iterable[Event], action: Callable[[], None]) -> None:
     """Call ``action`` once every event is done, in error or not; at once when all are already."""
-    pending = [event for event in events if not event.done]
+    pending = [event for event in events if event.state is EventState.PENDING]
     if not pending:
         action()
         return

@@ -9,14 +9,15 @@ runtime, except to read properties and add callbacks to events.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 if TYPE_CHECKING:
     from gristmill.runtime.devices.base import DeviceAllocation, Stream
     from gristmill.runtime.events import Event
+
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Observer:
         """The calling thread has seen ``event`` complete."""
 
     def polled(self, event: Event) -> None:
-        """The calling thread, perhaps the runtime on it, asked whether ``event`` is done, and it is."""
+        """The calling thread, perhaps the runtime on it, asked for ``done`` or ``ok``, and it is."""
 
     def self_ordered(self, allocation: DeviceAllocation) -> None:
         """The runtime orders all uses of ``allocation`` by means that observers do not see."""
@@ -136,15 +137,18 @@ def causes() -> tuple[Event, ...]:
     return _thread.causes
 
 
-@contextmanager
-def after(*events: Event | None) -> Generator[None]:
-    """Inside, the thread's code counts as a consequence of ``events``, and of nothing else.
+def call_after(
+    events: tuple[Event, ...],
+    function: Callable[Arguments, None],
+    *arguments: Arguments.args,
+    **options: Arguments.kwargs,
+) -> None:
+    """Call ``function``, whose actions count as a consequence of ``events`` and of nothing else.
 
     An event that others are still to complete (see :meth:`Observer.joined`) stands for who asked for it.
     """
-    before = _thread.causes
-    _thread.causes = tuple(event for event in events if event is not None)
+    before, _thread.causes = _thread.causes, events
     try:
-        yield
+        function(*arguments, **options)
     finally:
         _thread.causes = before

@@ -152,8 +152,7 @@ class ManagerState:
                 tool.waited(event)
         if on_done is not None:
             try:
-                with observer.after():
-                    on_done(error)
+                observer.call_after((), on_done, error)
             except Exception as fault:
                 sys.excepthook(type(fault), fault, fault.__traceback__)
         if error is not None:

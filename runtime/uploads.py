@@ -314,8 +314,9 @@ class Uploader:
         """Take one step; what it raises ends the piece."""
         try:
             if observer.active:
-                with observer.after(piece.transfer.event, piece.last):
-                    step(piece, slot)
+                asked = piece.transfer.event
+                causes = (asked,) if piece.last is None else (asked, piece.last)
+                observer.call_after(causes, step, piece, slot)
             else:
                 step(piece, slot)
         except BaseException as error:

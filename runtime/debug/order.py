@@ -19,11 +19,8 @@ from gristmill.runtime.debug.clocks import Clock, Timelines, join
 from gristmill.runtime.debug.shadow import Use
 from gristmill.runtime.debug.sites import Site, caller, is_user_file, is_user_function
 from gristmill.runtime.devices.base import Stream
-from gristmill.runtime.events import Event
+from gristmill.runtime.events import Event, EventState
 from gristmill.runtime.observer import Access, Operation
-
-#: Properties of events that ask ``done`` on behalf of their caller.
-_ASKING = frozenset({"ok", "error"})
 
 
 class _Node:
@@ -81,7 +78,7 @@ class Order(observer.Observer):
     def submitted(self, operation: Operation) -> None:
         """See ``Observer.submitted``."""
         site = caller()
-        done = [event.done for event in operation.waits]
+        done = [event.state is not EventState.PENDING for event in operation.waits]
         poisoned = any(event.error is not None for event in operation.waits)
         with self._lock:
             node = self._events.get(operation.completion)
@@ -149,7 +146,7 @@ class Order(observer.Observer):
 
     def stream_waits(self, stream: Stream, event: Event) -> None:
         """See ``Observer.stream_waits``."""
-        done = event.done
+        done = event.state is not EventState.PENDING
         with self._lock:
             node = _Node()
             before = [self._tails.get(id(stream)), self._awaited(event, done)]
@@ -178,7 +175,7 @@ class Order(observer.Observer):
 
     def joined(self, event: Event, sources: Sequence[Event]) -> None:
         """See ``Observer.joined``."""
-        done = [source.done for source in sources]
+        done = [source.state is not EventState.PENDING for source in sources]
         with self._lock:
             node = self._promise(event)
             if node.origin is None:
@@ -198,6 +195,11 @@ class Order(observer.Observer):
             node = self._events.get(event)
             if node is None:
                 node = self._events[event] = _Node()
+                if (
+                    not observer.causes()
+                ):  # the program completes it, or its operation is told of later
+                    node.clock, node.failed = self._timelines.host, error is not None
+                    return
             elif not node.promised:
                 return
             node.failed = error is not None
@@ -232,7 +234,7 @@ class Order(observer.Observer):
         """See ``Observer.polled``; only the program's own questions count."""
         # Two frames up is whoever asked ``done``.
         frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-        if frame.f_code.co_name in _ASKING and frame.f_back is not None:
+        if frame.f_code.co_name == "ok" and frame.f_back is not None:
             frame = frame.f_back
         if is_user_file(frame.f_code.co_filename):
             self.waited(event)
@@ -268,7 +270,8 @@ class Order(observer.Observer):
             node = ready.pop()
             clock = dict(node.start)
             for other in node.before:
-                self._join(clock, other)
+                if other.clock is not None and other.clock is not node.start:
+                    join(clock, other.clock)
             use = node.use
             if use is not None:
                 if node.stream is not None:

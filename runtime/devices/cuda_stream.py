@@ -371,8 +371,7 @@ class CudaStream(Stream):
             try:
                 if observer.active:
                     event.started_ns = time.perf_counter_ns()
-                    with observer.after(event):
-                        op.work()
+                    observer.call_after((event,), op.work)
                 else:
                     op.work()
             except BaseException as error:

@@ -30,7 +30,7 @@ from gristmill.errors import (
 )
 from gristmill.runtime import observer
 from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, Stream, Work
-from gristmill.runtime.events import Event, dependency_error, first_failed, when_done
+from gristmill.runtime.events import Event, EventState, dependency_error, first_failed, when_done
 from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty, data_address
 from gristmill.runtime.workers import WorkerPool
 
@@ -100,7 +100,7 @@ class HostStream(Stream):
     def push_copy(self, work: Work, waits: Sequence[Event], name: str, inline: bool) -> Event:
         """Enqueue a copy. ``inline``: run on this thread when nothing is to be waited for."""
         task = _Task(work, tuple(waits), Event(name))
-        inline = inline and all(event.done for event in task.waits)
+        inline = inline and all(event.state is not EventState.PENDING for event in task.waits)
         self._push(task, inline)
         return task.event
 
@@ -201,8 +201,7 @@ class HostStream(Stream):
             try:
                 if observer.active:
                     event.started_ns = time.perf_counter_ns()
-                    with observer.after(event):
-                        task.work()
+                    observer.call_after((event,), task.work)
                 else:
                     task.work()
             except BaseException as error:
