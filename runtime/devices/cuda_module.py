@@ -18,6 +18,7 @@ import numpy as np
 
 from gristmill.errors import ClosedError, GristmillError, InputError
 from gristmill.runtime import observer
+from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.devices import cuda_driver
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace, check_range, copy_kind
 from gristmill.runtime.devices.cuda_context import CudaContext
@@ -25,7 +26,7 @@ from gristmill.runtime.devices.cuda_stream import CudaStream
 from gristmill.runtime.events import Event
 
 #: What a kernel takes: memory (its address), integers, floats, numpy scalars, raw bytes.
-Argument = DeviceAllocation | int | float | np.generic | bytes
+Argument = RawBuffer | DeviceAllocation | int | float | np.generic | bytes
 _MOST_THREADS = 1024
 
 
@@ -172,15 +173,16 @@ class CudaKernel:
         """Run the kernel in stream order, after ``waits``.
 
         ``grid`` and ``block`` are up to three extents, x first. Argument values are copied now. The memories
-        among ``arguments``, and ``uses``, stay alive until the returned event is done.
-        Raises ``InputError`` for arguments that do not fit the parameters.
+        among ``arguments``, and ``uses``, stay alive until the returned event is done; buffers among them are
+        waited for until they are defined. Raises ``InputError`` for arguments that do not fit the parameters.
         """
         device = self.module.device
         device.check_open()
         if stream.device is not device:
             raise InputError(f"{stream} is not a stream of {device}")
         submit = self.submission(grid, block, arguments, shared_bytes)
-        memories = [*uses, *(a for a in arguments if isinstance(a, DeviceAllocation))]
+        memories = [*uses, *_memories(arguments)]
+        waits = (*waits, *_definitions(arguments))
         name = f"launch {self.name}"
         with _Holding(self.module, memories) as holding:
             event = stream.submit(submit, waits=waits, name=name)
@@ -243,7 +245,7 @@ def _extents(what: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 def encode_argument(kernel: str, index: int, argument: Argument, nbytes: int) -> bytes:
     """The bytes of an argument for a parameter of ``nbytes``, little-endian."""
-    if isinstance(argument, DeviceAllocation):
+    if isinstance(argument, DeviceAllocation | RawBuffer):
         argument = argument.address
     if isinstance(argument, np.generic):
         data = argument.tobytes()
@@ -264,6 +266,18 @@ def encode_argument(kernel: str, index: int, argument: Argument, nbytes: int) ->
             f"{kernel}: argument {index} has {len(data)} bytes, its parameter {nbytes}"
         )
     return data
+
+
+def _memories(arguments: Sequence[Argument]) -> list[DeviceAllocation]:
+    """The memories among the arguments."""
+    found = [a for a in arguments if isinstance(a, DeviceAllocation)]
+    return found + [a.storage[0] for a in arguments if isinstance(a, RawBuffer)]
+
+
+def _definitions(arguments: Sequence[Argument]) -> list[Event]:
+    """The events that define the buffers among the arguments, as far as they are not ready."""
+    events = [a.definition for a in arguments if isinstance(a, RawBuffer)]
+    return [event for event in events if not event.ok]
 
 
 class _Holding:
@@ -445,7 +459,10 @@ class CudaGraphRecorder:
     ) -> None:
         """Record a launch; arguments as ``CudaKernel.launch``."""
         submit = kernel.submission(grid, block, arguments, shared_bytes)
-        memories = [*uses, *(a for a in arguments if isinstance(a, DeviceAllocation))]
+        pending = [event.name for event in _definitions(arguments)]
+        if pending:
+            raise InputError(f"a graph needs buffers that are defined; wait for {pending[0]} first")
+        memories = [*uses, *_memories(arguments)]
         kernel.module.hold()
         self._keep.append(kernel.module.drop)
         self._record(lambda: submit(self._stream), *memories)

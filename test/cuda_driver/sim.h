@@ -169,7 +169,7 @@ extern pthread_cond_t sim_changed;
 extern bool sim_initialized;
 extern size_t sim_limit[KIND_COUNT];  // bytes that may be allocated, by kind of memory
 extern size_t sim_bytes[KIND_COUNT];
-extern int sim_delay_us;
+extern _Atomic int sim_delay_us;
 extern int sim_devices;
 enum { NEEDS_NOTHING = 0, NEEDS_INIT = 1, NEEDS_CONTEXT = 2, DESTROYS = 4 };
 CUresult sim_gate(const char *function, int needs);

@@ -14,7 +14,7 @@ pthread_cond_t sim_changed = PTHREAD_COND_INITIALIZER;
 bool sim_initialized;
 size_t sim_limit[KIND_COUNT];
 size_t sim_bytes[KIND_COUNT];
-int sim_delay_us;
+_Atomic int sim_delay_us;
 int sim_devices = 1;
 
 static Object *buckets[BUCKETS];

@@ -29,6 +29,8 @@ from gristmill.runtime.devices.cuda import CudaDevice
 from gristmill.runtime.devices.cuda_driver import CudaError
 from gristmill.runtime.devices.cuda_module import encode_argument
 from gristmill.runtime.events import Event
+from gristmill.runtime.layout import Shape
+from gristmill.runtime.transfers import create_transfer_manager
 
 COUNT = 5000
 GRID, BLOCK = (-(-COUNT // 256),), (256,)
@@ -196,6 +198,35 @@ def test_memory_lives_until_its_kernel_has_ended(cuda, stream, module):
     event.wait(LIMIT)
     stream.synchronize(LIMIT)
     assert memory.closed
+
+
+def test_a_kernel_waits_until_its_buffers_are_filled(cuda, stream, module):
+    array = np.arange(COUNT, dtype=np.int32)
+    with create_transfer_manager(cuda, [Shape.parse(f"s32[{COUNT}]")]) as manager:
+        buffer = manager.retrieve_buffer(0)
+        launched = module.kernel("add_constant").launch(stream, GRID, BLOCK, (buffer, COUNT, 2))
+        with (
+            pytest.raises(InputError, match="needs buffers that are defined"),
+            cuda.record_graph() as recorder,
+        ):
+            recorder.launch(module.kernel("add_constant"), GRID, BLOCK, (buffer, COUNT, 2))
+        assert not launched.done
+        manager.transfer_raw(0, array)
+        result = np.zeros_like(array)
+        buffer.copy_to_host(result, waits=(launched,)).wait(LIMIT)
+    np.testing.assert_array_equal(result, array + 2)
+    buffer.close()
+
+
+def test_a_kernel_is_not_run_on_a_buffer_that_failed(cuda, stream, module):
+    with create_transfer_manager(cuda, [Shape.parse(f"s32[{COUNT}]")]) as manager:
+        buffer = manager.retrieve_buffer(0)
+        launched = module.kernel("add_constant").launch(stream, GRID, BLOCK, (buffer, COUNT, 2))
+        manager.set_buffer_error(0, "no data")
+    with pytest.raises(DependencyError, match=r"was not run.*no data"):
+        launched.wait(LIMIT)
+    stream.recover()
+    buffer.close()
 
 
 # Order

@@ -16,6 +16,9 @@ from gristmill.errors import DeviceError, GristmillError, ResourceExhaustedError
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.cuda import CudaDevice
 from gristmill.runtime.devices.cuda_driver import CudaDeviceLostError
+from gristmill.runtime.layout import Shape
+from gristmill.runtime.transfers import create_transfer_manager
+from gristmill.runtime.uploads import Uploader, UploadOptions
 
 COUNT = 20_000  # 80 kB: more than the driver stages
 UNKNOWN, OUT_OF_MEMORY, LAUNCH_FAILED = 999, 2, 719
@@ -75,7 +78,28 @@ def program():
     np.testing.assert_array_equal(kept, data + 6)
 
 
-def outcome():
+def managed_program():
+    """The same by the transfer manager and buffers: staged uploads in pieces, a launch, a download."""
+    data = np.arange(COUNT, dtype=np.int32)
+    result = np.zeros_like(data)
+    options = UploadOptions(chunk_bytes=1 << 15, staging_bytes=1 << 16)
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(CudaDevice(0))
+        stream = stack.enter_context(device.create_stream("program"))
+        module = stack.enter_context(device.load_module(PTX))
+        uploader = stack.enter_context(Uploader(device, options))
+        shapes = [Shape.parse(f"s32[{COUNT}]")]
+        manager = create_transfer_manager(device, shapes, uploader=uploader)
+        with manager, manager.retrieve_buffer(0) as buffer:
+            grid = (-(-COUNT // 256),)
+            kernel = module.kernel("add_constant")
+            launched = kernel.launch(stream, grid, (256,), (buffer, COUNT, 6))
+            manager.transfer_raw(0, data)
+            buffer.copy_to_host(result, waits=(launched,)).wait(LIMIT)
+    np.testing.assert_array_equal(result, data + 6)
+
+
+def outcome(program=program):
     """The error of the program, or its warnings; fails when it does not end."""
     found = []
 
@@ -96,7 +120,7 @@ def outcome():
     return found, [warning.message for warning in caught]
 
 
-def places(sim):
+def places(sim, program):
     """Each call of each function that the program makes."""
     sim.reset()
     program()
@@ -105,16 +129,17 @@ def places(sim):
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, OUT_OF_MEMORY, LAUNCH_FAILED])
-def test_every_call_may_fail(sim, code):
-    assert outcome() == ([], [])
-    calls = places(sim)
+@pytest.mark.parametrize("program", [program, managed_program])
+def test_every_call_may_fail(sim, program, code):
+    assert outcome(program) == ([], [])
+    calls = places(sim, program)
     functions = {name for name, _ in calls}
-    assert {"cuMemAllocAsync", "cuLaunchKernel", "cuGraphLaunch", "cuEventRecord"} <= functions
+    assert {"cuMemAllocAsync", "cuMemHostAlloc", "cuLaunchKernel", "cuEventRecord"} <= functions
     struck = 0
     for function, nth in calls:
         sim.reset()
         sim.fail(function, nth, code)
-        errors, told = outcome()
+        errors, told = outcome(program)
         if sim.pending_faults:  # the threads' number of calls differs from run to run
             continue
         struck += 1
@@ -130,7 +155,7 @@ def test_every_call_may_fail(sim, code):
         assert function.removesuffix("WithFlags") in text, where
     assert struck > 0.9 * len(calls)
     sim.reset()
-    assert outcome() == ([], [])
+    assert outcome(program) == ([], [])
 
 
 def test_a_kernel_that_fails_loses_the_device(sim):
