@@ -8,7 +8,7 @@ no default, so that a plain ``ir.Value`` is partly unknown.
 
 from __future__ import annotations
 
-import importlib.util
+from importlib import metadata
 from pathlib import Path
 
 MENDS = {
@@ -26,10 +26,8 @@ MENDS = {
 
 def main() -> None:
     """Apply the mends that are not there yet."""
-    spec = importlib.util.find_spec("mlir")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    stub = Path(spec.submodule_search_locations[0]) / "_mlir_libs" / "_mlir" / "ir.pyi"
+    package = metadata.distribution("xtc-mlir-python-bindings")
+    stub = Path(str(package.locate_file("mlir/_mlir_libs/_mlir/ir.pyi")))
     text = stub.read_text()
     for broken, mended in MENDS.items():
         text = text.replace(broken, mended)
