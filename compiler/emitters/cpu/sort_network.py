@@ -32,6 +32,18 @@ def _shuffle(a: ir.Value, b: ir.Value, mask: Sequence[int]) -> ir.Value:
     return vector.ShuffleOp(a, b, list(mask)).result
 
 
+def _shift_left(value: int, by: Index) -> Index:
+    """``value << by``."""
+    return arith.ShLIOp(build.index_value(value), build.index_value(by)).result
+
+
+def _split(position: ir.Value, bits: Index) -> tuple[Index, Index]:
+    """Quotient and remainder by ``1 << bits``."""
+    shift = build.index_value(bits)
+    mask = build.index_value(build.sub(_shift_left(1, bits), 1))
+    return arith.ShRUIOp(position, shift).result, arith.AndIOp(position, mask).result
+
+
 @dataclass(frozen=True)
 class VectorSorter:
     """Emits sorting code for arrays of one signed integer type.
@@ -142,10 +154,14 @@ class VectorSorter:
             return []
 
         build.for_loop(0, size, initial, step=span)
-        width = 2 * span
-        while width <= size:
-            self._merge_step(buffer, base, size, width, group)
-            width *= 2
+        levels = (size // span).bit_length() - 1
+
+        def merge_step(level: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            self._merge_step(buffer, base, size, level, group)
+            return []
+
+        if levels:
+            build.for_loop(0, levels, merge_step)
 
     def _take(self, buffer: ir.Value, start: Index, count: int, stride: int) -> list[ir.Value]:
         return [self._load(buffer, build.add(start, i * stride)) for i in range(count)]
@@ -154,50 +170,53 @@ class VectorSorter:
         for i, value in enumerate(values):
             self._store(value, buffer, build.add(start, i * stride))
 
-    def _merge_step(self, buffer: ir.Value, base: Index, size: int, width: int, group: int) -> None:
-        """Merge neighbouring sorted halves of every ``width`` elements."""
-        lanes, half = self.lanes, width // 2
-        span = group * lanes
+    def _merge_step(
+        self, buffer: ir.Value, base: Index, size: int, level: ir.Value, group: int
+    ) -> None:
+        """Merge neighbouring sorted runs of ``span << level`` elements, where ``span`` is a group's."""
+        lanes, span = self.lanes, group * self.lanes
+        half = _shift_left(span, level)
+        group_bits = group.bit_length() - 1
+        vectors = size // 2 // lanes
 
         def mirrored(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            # t counts vectors of first halves
-            pair, offset = build.div(t, half // lanes), build.mod(t, half // lanes)
-            start = build.add(base, build.mul(pair, width))
+            # t counts vectors of first halves, of which there are group << level in a run
+            pair, offset = _split(t, build.add(level, group_bits))
+            start = build.add(base, build.mul(pair, build.mul(half, 2)))
             first = build.add(start, build.mul(offset, lanes))
-            last = build.sub(build.add(start, width - lanes), build.mul(offset, lanes))
+            end = build.add(start, build.sub(build.mul(half, 2), lanes))
+            last = build.sub(end, build.mul(offset, lanes))
             low, high = self._mirror(self._load(buffer, first), self._load(buffer, last))
             self._store(low, buffer, first)
             self._store(high, buffer, last)
             return []
 
-        build.for_loop(0, size // 2 // lanes, mirrored)
-        distance = half // 2
-        while distance >= span:
-            self._half_clean(buffer, base, size, distance)
-            distance //= 2
+        def half_clean(step: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            bits = build.add(build.sub(build.sub(level, step), 1), group_bits)
+            apart = _shift_left(1, bits)  # in vectors
+
+            def exchange(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                pair, offset = _split(t, bits)
+                vector_number = build.add(build.mul(build.mul(pair, apart), 2), offset)
+                first = build.add(base, build.mul(vector_number, lanes))
+                second = build.add(first, build.mul(apart, lanes))
+                low, high = self._order(self._load(buffer, first), self._load(buffer, second))
+                self._store(low, buffer, first)
+                self._store(high, buffer, second)
+                return []
+
+            build.for_loop(0, vectors, exchange)
+            return []
 
         def final(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             start = build.add(base, at)
-            self._put(buffer, start, self._descend(self._take(buffer, start, group, lanes)), lanes)
+            values = self._descend(self._take(buffer, start, group, lanes))
+            self._put(buffer, start, values, lanes)
             return []
 
+        build.for_loop(0, vectors, mirrored)
+        build.for_loop(0, level, half_clean)
         build.for_loop(0, size, final, step=span)
-
-    def _half_clean(self, buffer: ir.Value, base: Index, size: int, distance: int) -> None:
-        lanes = self.lanes
-
-        def step(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            pair, offset = build.div(t, distance // lanes), build.mod(t, distance // lanes)
-            first = build.add(
-                base, build.add(build.mul(pair, 2 * distance), build.mul(offset, lanes))
-            )
-            second = build.add(first, distance)
-            low, high = self._order(self._load(buffer, first), self._load(buffer, second))
-            self._store(low, buffer, first)
-            self._store(high, buffer, second)
-            return []
-
-        build.for_loop(0, size // 2 // lanes, step)
 
     def merge(
         self,
