@@ -14,7 +14,6 @@ enum { STATIC_SHARED = 49152, MOST_SHARED = 101376, MOST_THREADS = 1024 };
 static struct {
     char name[NAME_BYTES];
     NativeKernel native;
-    Parameters parameters;  // for kernels of binary modules, which do not tell
 } kernels[MAX_KERNELS];
 static int kernel_count;
 
@@ -45,17 +44,6 @@ static bool add_parameter(Parameters *parameters, size_t bytes, size_t alignment
     parameters->offsets[parameters->count++] = offset;
     parameters->bytes = offset + bytes;
     return true;
-}
-
-// Say what parameters a kernel of a binary module has: their sizes, each aligned to itself.
-API gm_sim_kernel_parameters(const char *name, int count, const size_t *sizes) {
-    pthread_mutex_lock(&sim_lock);
-    int index = kernel_index(name, true);
-    if (index < 0) return sim_leave(OUT_OF_MEMORY);
-    kernels[index].parameters = (Parameters){0};
-    for (int i = 0; i < count; i++)
-        if (!add_parameter(&kernels[index].parameters, sizes[i], sizes[i])) return sim_leave(INVALID_VALUE);
-    return sim_leave(SUCCESS);
 }
 
 // PTX
@@ -141,6 +129,30 @@ static CUresult parse_text(Module *module, const char *text) {
     return SUCCESS;
 }
 
+// A kernel's parameters are attributes of its section .nv.info.NAME, each at its ordinal.
+static CUresult parse_attributes(Parameters *parameters, const unsigned char *data, size_t bytes) {
+    enum { SIZED_VALUE = 4, PARAMETER_INFO = 0x17 };
+    size_t sizes[MAX_PARAMETERS];
+    for (size_t at = 0; at + 4 <= bytes;) {
+        uint16_t size = data[0 + at] == SIZED_VALUE ? (uint16_t)(data[at + 2] | data[at + 3] << 8) : 0;
+        if (data[at] == SIZED_VALUE && data[at + 1] == PARAMETER_INFO && size == 12 && at + 16 <= bytes) {
+            uint16_t ordinal, offset;
+            uint32_t packed;
+            memcpy(&ordinal, data + at + 8, 2);
+            memcpy(&offset, data + at + 10, 2);
+            memcpy(&packed, data + at + 12, 4);
+            if (ordinal >= MAX_PARAMETERS) return INVALID_IMAGE;
+            parameters->offsets[ordinal] = offset;
+            sizes[ordinal] = packed >> 18;
+            if (ordinal >= parameters->count) parameters->count = ordinal + 1;
+        }
+        at += 4 + size;
+    }
+    int last = parameters->count - 1;
+    if (last >= 0) parameters->bytes = parameters->offsets[last] + sizes[last];
+    return SUCCESS;
+}
+
 // A cubin is an ELF file with a section .text.NAME for each kernel.
 static CUresult parse_binary(Module *module, const char *image) {
     const Elf64_Ehdr *header = (const void *)image;
@@ -150,10 +162,17 @@ static CUresult parse_binary(Module *module, const char *image) {
     const char *names = image + sections[header->e_shstrndx].sh_offset;
     for (int i = 0; i < header->e_shnum; i++) {
         const char *name = names + sections[i].sh_name;
-        if (strncmp(name, ".text.", 6) != 0) continue;
-        Function *function = add_function(module, name + 6);
-        int index = kernel_index(function->name, false);
-        if (index >= 0) function->parameters = kernels[index].parameters;
+        if (strncmp(name, ".text.", 6) == 0) add_function(module, name + 6);
+    }
+    for (int i = 0; i < header->e_shnum; i++) {
+        const char *name = names + sections[i].sh_name;
+        if (strncmp(name, ".nv.info.", 9) != 0) continue;
+        for (Function *function = module->functions; function; function = function->sibling)
+            if (strcmp(function->name, name + 9) == 0) {
+                const unsigned char *data = (const void *)(image + sections[i].sh_offset);
+                CUresult code = parse_attributes(&function->parameters, data, sections[i].sh_size);
+                if (code != SUCCESS) return code;
+            }
     }
     return SUCCESS;
 }

@@ -12,6 +12,16 @@ from device_support import LIMIT, device_kinds, make_device
 from gristmill.runtime.devices.base import Device
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``gpu`` run only where ``-m`` asks for them, whatever else it says."""
+    if "gpu" in config.getoption("markexpr"):
+        return
+    unasked = [item for item in items if item.get_closest_marker("gpu")]
+    if unasked:
+        config.hook.pytest_deselected(items=unasked)
+        items[:] = [item for item in items if item not in unasked]
+
+
 @pytest.fixture(params=device_kinds())
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """A device of each kind; at the end nothing of it may be allocated any more."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -370,29 +371,38 @@ def test_bad_text_is_refused_with_a_log(driver, text):
         driver.module_load(text.encode() + b"\0")
 
 
-def cubin(*kernels):
-    """A minimal ELF file with a section .text.NAME for each kernel."""
-    names = b"\0.shstrtab\0" + b"".join(b".text.%s\0" % k.encode() for k in kernels)
-    offset = 64 + len(names)
-    sections = [(0, 0, 0), (names.index(b".shstrtab"), 64, len(names))]
-    sections += [(names.index(b".text." + k.encode()), 64, 0) for k in kernels]
-    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + b"".join(
-        value.to_bytes(size, "little")
-        for value, size in ((2, 2), (190, 2), (1, 4), (0, 8), (0, 8), (offset, 8), (0, 4), (64, 2),
-                            (0, 2), (0, 2), (64, 2), (len(sections), 2), (1, 2))
-    )  # fmt: skip
-    table = b"".join(
-        name.to_bytes(4, "little") + bytes(20) + where.to_bytes(8, "little")
-        + size.to_bytes(8, "little") + bytes(24)
-        for name, where, size in sections
-    )  # fmt: skip
-    return header + names + table
+def cubin(kernels):
+    """A minimal cubin: an ELF file with the sections .text.NAME and .nv.info.NAME of each kernel.
+
+    ``kernels``: by name, offset and size of each parameter.
+    """
+    bodies = [("", b""), (".shstrtab", b"")]
+    for kernel, parameters in kernels.items():
+        info = b"\x04\x37\x04\x00\x82\x00\x00\x00"  # some other attribute first
+        for ordinal, (offset, size) in enumerate(parameters):
+            info += struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
+        bodies += [(f".text.{kernel}", b"code"), (f".nv.info.{kernel}", info)]
+    names = b"".join(name.encode() + b"\0" for name, _ in bodies)
+    bodies[1] = (".shstrtab", names)
+    content, table, at = b"", b"", 0
+    for name, body in bodies:
+        where = 64 + len(content)
+        table += struct.pack("<IIQQQQIIQQ", at, 1, 0, 0, where, len(body), 0, 0, 1, 0)
+        content += body
+        at += len(name) + 1
+    content += bytes(-len(content) % 8)
+    ident = b"\x7fELF\2\1\1".ljust(16, b"\0")
+    header = struct.pack(
+        "<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64 + len(content), 0, 64, 0, 0, 64, len(bodies), 1
+    )
+    return ident + header + content + table
 
 
 def test_cubins(driver):
-    module = driver.module_load(cubin("spin", "other"))
-    driver.module_function(module, "spin")
-    driver.module_function(module, "other")
+    module = driver.module_load(cubin({"spin": [(0, 4)], "other": [(0, 8), (8, 4), (16, 16)]}))
+    spin, other = (driver.module_function(module, name) for name in ("spin", "other"))
+    assert driver.function_parameters(spin) == [(0, 4)]
+    assert [offset for offset, _ in driver.function_parameters(other)] == [0, 8, 16]
     assert code_of(driver.module_function, module, "third").endswith("NOT_FOUND")
     driver.module_unload(module)
 
