@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Self
 
 from gristmill.errors import ToolchainError
+from gristmill.runtime import observer
 from gristmill.runtime.debug import jit
 from gristmill.runtime.elf import SectionNeeds, summarize
 from gristmill.runtime.llvm.orc import link_objects
@@ -39,6 +40,8 @@ class LoadedCode:
         self._addresses = dict(addresses)
         self._unregister = unregister
         self._closed = False
+        for tool in observer.active:
+            tool.opened(self)
 
     def address(self, symbol: str) -> int:
         """The address of a global symbol; raises ``ToolchainError`` for an unknown one."""
@@ -54,6 +57,8 @@ class LoadedCode:
         """Release the memory; idempotent."""
         if not self._closed:
             self._closed = True
+            for tool in observer.active:
+                tool.closed(self)
             self._unregister()
             self.memory.release()
 

@@ -66,6 +66,9 @@ class Observer:
     def closed(self, resource: object) -> None:
         """What :meth:`opened` named was closed."""
 
+    def owned(self, resource: object) -> None:
+        """``resource``, made just now, is kept by the runtime for further use, and closed by it."""
+
     def submitted(self, operation: Operation) -> None:
         """``operation`` was given to its device by the calling thread.
 

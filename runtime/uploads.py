@@ -203,6 +203,8 @@ class Uploader:
         self._lock = threading.RLock()
         self._drained = threading.Condition(self._lock)
         self._here = threading.local()
+        for tool in observer.active:
+            tool.opened(self)
 
     # Callers
 
@@ -280,6 +282,8 @@ class Uploader:
                 return
             self._closed = True
             ring, self._ring = self._ring, None
+        for tool in observer.active:
+            tool.closed(self)
         self._workers.close(wait=wait)
         if ring is not None:
             ring.drop()
@@ -367,6 +371,7 @@ class Uploader:
                 self._ring = self.device.allocate(nbytes, MemorySpace.PINNED)
                 for tool in observer.active:
                     tool.self_ordered(self._ring)
+                    tool.owned(self._ring)
             return self._ring, slot * self.options.chunk_bytes
 
     def _sum_and_send(self, piece: _Piece, slot: int) -> None:

@@ -320,6 +320,8 @@ class Device(ABC):
             stream = self._transfer_streams.get(kind)
             if stream is None:
                 stream = self.create_stream(kind, chain_errors=False)
+                for tool in observer.active:
+                    tool.owned(stream)
                 self._transfer_streams[kind] = stream
             return stream
 

@@ -47,6 +47,8 @@ class _Shared:
         self._holders = 1
         self._closed = False
         self._lock = threading.RLock()
+        for tool in observer.active:
+            tool.opened(self)
 
     @property
     def closed(self) -> bool:
@@ -91,6 +93,8 @@ class _Shared:
             if self._closed:
                 return
             self._closed = True
+        for tool in observer.active:
+            tool.closed(self)
         self.drop()
 
     def __enter__(self):

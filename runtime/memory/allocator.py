@@ -512,6 +512,8 @@ class HostMemoryAllocator(HostAllocatorBase):
             try:
                 # All of it, as the block will serve allocations of other sizes.
                 block.registration = self.ranges.register(device, base, capacity)
+                for tool in observer.active:
+                    tool.owned(block.registration)
             except GristmillError:
                 raise
             except Exception as error:

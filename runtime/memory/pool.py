@@ -396,6 +396,8 @@ class HostMemoryPool:
                 return None
             slots.exhausted += 1
             raise
+        for tool in observer.active:
+            tool.owned(chunk)
         self._chunks.append(chunk)
         self._nbytes += chunk.nbytes
         lines = chunk.view(np.uint8, (count, SLOT_BYTES))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gristmill.errors import ClosedError, InputError
+from gristmill.runtime import observer
 
 #: ``map_range(device, address, nbytes)``; raises when the device refuses.
 MapRange = Callable[[int | None, int, int], None]
@@ -46,6 +47,8 @@ class Registration:
         self._ranges = ranges
         self._found: _Range | None = found
         self.device = device
+        for tool in observer.active:
+            tool.opened(self)
 
     @property
     def closed(self) -> bool:
@@ -56,6 +59,8 @@ class Registration:
         """End this use; the last one unmaps the range and raises what the device does."""
         found, self._found = self._found, None
         if found is not None:
+            for tool in observer.active:
+                tool.closed(self)
             self._ranges.leave(self.device, found)
 
     def __enter__(self) -> Self:
