@@ -367,6 +367,28 @@ class CudaDevice(CudaContext):
         """See ``Device.orders``: the driver has the work of events with a handle."""
         return isinstance(event, CudaEvent) and event.handle is not None
 
+    def adopt(
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        readonly: bool,
+        owner: object,
+        release: Callable[[], None] | None = None,
+        stream: int | None = None,
+    ) -> DeviceAllocation:
+        """See ``Device.adopt``; raises ``InputError`` for an address that is not this device's memory."""
+        self.check_open()
+        if nbytes:
+            with self.activate():
+                where = self.driver.pointer_device(address)
+            if where != self.ordinal:
+                place = "no device memory" if where is None else f"memory of cuda:{where}"
+                raise InputError(f"{address:#x} is {place}, so {self} cannot use it in place")
+        return super().adopt(
+            address, nbytes, readonly=readonly, owner=owner, release=release, stream=stream
+        )
+
     def synchronize_foreign(self, stream: int) -> None:
         """See ``Device.synchronize_foreign``; 1 and 2 stand for the driver's default streams."""
         self.check_open()

@@ -41,6 +41,8 @@ ATTRIBUTE_SHARED_BYTES_OPT_IN = 97
 ATTRIBUTE_MEMORY_POOLS = 115
 FUNCTION_MAX_DYNAMIC_SHARED = 8
 _POOL_RELEASE_THRESHOLD = 4
+_POINTER_MEMORY_TYPE, _POINTER_DEVICE = 2, 9
+_MEMORY_TYPE_DEVICE = 2
 _JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES = 5, 6
 _CAPTURE_THREAD_LOCAL = 1
 
@@ -274,6 +276,18 @@ class CudaDriver:
     def host_device_address(self, address: int) -> int:
         """The device's address of page-locked or registered host memory."""
         return int(self.call("cuMemHostGetDevicePointer", address, 0))
+
+    def pointer_device(self, address: int) -> int | None:
+        """The number of the device whose own memory holds ``address``; None: it is no device memory."""
+        attribute = self._module.CUpointer_attribute
+        try:
+            kind = int(self.call("cuPointerGetAttribute", attribute(_POINTER_MEMORY_TYPE), address))
+            ordinal = self.call("cuPointerGetAttribute", attribute(_POINTER_DEVICE), address)
+        except CudaError as error:
+            if error.code == INVALID_VALUE:  # not an address of the driver's
+                return None
+            raise
+        return int(ordinal) if kind == _MEMORY_TYPE_DEVICE else None
 
     def copy_h2d(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Host to device; from pageable memory the source may be reused on return."""

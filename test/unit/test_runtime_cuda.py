@@ -352,6 +352,17 @@ def test_host_memory_that_cannot_be_registered(cuda):
             cuda.register_host(address, nbytes)
 
 
+def test_only_the_devices_memory_is_adopted(cuda, block):
+    adopted = cuda.adopt(block.address + 8, 8, readonly=True, owner=block)
+    assert adopted.address == block.address + 8
+    adopted.drop()
+    pinned = cuda.allocate(64, MemorySpace.PINNED)
+    for address in (pinned.address, np.zeros(4).ctypes.data, 4096):
+        with pytest.raises(InputError, match="is no device memory, so cuda:0 cannot use it"):
+            cuda.adopt(address, 8, readonly=True, owner=None)
+    pinned.drop()
+
+
 def test_pinned_memory_is_the_hosts_and_the_devices(cuda, stream, module):
     memory = cuda.allocate(4 * COUNT, MemorySpace.PINNED)
     view = np.frombuffer(host_bytes(cuda, memory), np.int32)
@@ -445,6 +456,18 @@ def test_order_within_the_device_is_native(cuda, stream, module, block):
     assert not last.done
     last.wait(LIMIT)
     spinning.close()
+
+
+@pytest.mark.software
+def test_memory_of_another_device_is_not_adopted():
+    controls = software_driver()
+    controls.set_devices(2)
+    with CudaDevice(0) as first, CudaDevice(1) as second:
+        memory = first.allocate(8)
+        with pytest.raises(InputError, match="is memory of cuda:0, so cuda:1 cannot use it"):
+            second.adopt(memory.address, 8, readonly=True, owner=memory)
+        memory.drop()
+    controls.set_devices(1)
 
 
 @pytest.mark.software
