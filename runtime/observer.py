@@ -142,7 +142,7 @@ def causes() -> tuple[Event, ...]:
 
 def call_after(
     events: tuple[Event, ...],
-    function: Callable[Arguments, None],
+    function: Callable[Arguments, object],
     *arguments: Arguments.args,
     **options: Arguments.kwargs,
 ) -> None:
