@@ -26,7 +26,7 @@ from gristmill.errors import (
 )
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.cuda import CudaDevice
-from gristmill.runtime.devices.cuda_driver import CudaError
+from gristmill.runtime.devices.cuda_driver import CudaDeviceLostError, CudaError
 from gristmill.runtime.devices.cuda_module import encode_argument
 from gristmill.runtime.events import Event
 from gristmill.runtime.layout import Shape
@@ -438,6 +438,30 @@ def test_a_graph_that_is_not_closed_warns(cuda, block):
     with pytest.warns(ResourceWarning, match="CUDA graph of cuda:0 was not closed"):
         recorder.graph.__del__()
     recorder.graph.close()
+
+
+def test_a_lost_device_says_so_and_can_be_opened_again():
+    device = make_device("cuda")
+    module = device.load_module(PTX)
+    stream = device.create_stream("s")
+    memory = device.allocate(1000)
+    with pytest.raises(CudaDeviceLostError, match=r"ILLEGAL_ADDRESS.*close the device and open it"):
+        module.kernel("wild_store").launch(stream, (1,), (1,), ()).wait(LIMIT)
+    assert isinstance(device.lost, CudaDeviceLostError)
+    for use in (device.allocate, lambda n: device.register_host(1 << 20, n)):
+        with pytest.raises(DeviceError, match="cuda:0 is lost; close it and open it again"):
+            use(16)
+    with pytest.raises(DeviceError):
+        device.fill(memory, 0, 8, 0)
+    memory.drop()
+    module.close()
+    stream.close()
+    device.close()
+    with make_device("cuda") as again:
+        memory = again.allocate(1000)
+        again.fill(memory, 0, 1000, 3).wait(LIMIT)
+        assert (download(again, memory, np.uint8) == 3).all()
+        memory.drop()
 
 
 # With the software driver only: what it is told, and what it was asked

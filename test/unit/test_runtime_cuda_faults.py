@@ -15,7 +15,6 @@ from software_driver import PTX
 from gristmill.errors import DeviceError, GristmillError, ResourceExhaustedError
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.cuda import CudaDevice
-from gristmill.runtime.devices.cuda_driver import CudaDeviceLostError
 from gristmill.runtime.layout import Shape
 from gristmill.runtime.transfers import create_transfer_manager
 from gristmill.runtime.uploads import Uploader, UploadOptions
@@ -168,27 +167,6 @@ def test_a_kernel_that_fails_loses_the_device(sim):
         assert sim.report() == ""
     sim.reset()
     assert outcome() == ([], [])
-
-
-def test_a_lost_device_says_so_and_can_be_opened_again(sim):
-    device = CudaDevice(0)
-    module = device.load_module(PTX)
-    stream = device.create_stream("s")
-    memory = device.allocate(1000)
-    with pytest.raises(CudaDeviceLostError, match=r"ILLEGAL_ADDRESS.*close the device and open it"):
-        module.kernel("wild_store").launch(stream, (1,), (1,), ()).wait(LIMIT)
-    assert isinstance(device.lost, CudaDeviceLostError)
-    for use in (device.allocate, lambda n: device.register_host(1 << 20, n)):
-        with pytest.raises(DeviceError, match="cuda:0 is lost; close it and open it again"):
-            use(16)
-    with pytest.raises(DeviceError):
-        device.fill(memory, 0, 8, 0)
-    memory.drop()
-    module.close()
-    stream.close()
-    device.close()
-    sim.reset()
-    program()
 
 
 def test_memory_runs_out(sim):
