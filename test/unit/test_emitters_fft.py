@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gristmill
+from gristmill.compiler.emitters.cpu.fft_pass import split_length
 from gristmill.compiler.emitters.cpu.fft_plan import Plan, factorize
 
 Array = np.ndarray[Any, Any]
@@ -75,6 +76,13 @@ def test_three_dimensions() -> None:
     check(lambda a: jnp.fft.fftn(a, axes=axes), lambda a: np.fft.fftn(a, axes=axes), x)
 
 
+@pytest.mark.parametrize("shape", [(4096,), (2, 6000), (1 << 15,)])
+def test_long_lines(shape: tuple[int, ...]) -> None:
+    check(jnp.fft.fft, np.fft.fft, sample(shape))
+    check(jnp.fft.ifft, np.fft.ifft, sample(shape))
+    check(jnp.fft.rfft, np.fft.rfft, sample(shape, np.float32))
+
+
 def test_other_axis() -> None:
     check(lambda a: jnp.fft.fft(a, axis=0), lambda a: np.fft.fft(a, axis=0), sample((16, 33)))
 
@@ -100,3 +108,6 @@ def test_plans() -> None:
     assert factorize(37) is None
     assert Plan.of(37).inner == 128
     assert Plan.of(62).inner == 62
+    assert split_length(1024) is None
+    assert split_length(1 << 16) == (256, 256)
+    assert split_length(37 << 10) is None

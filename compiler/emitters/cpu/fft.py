@@ -9,7 +9,6 @@ convolved with a chirp (Bluestein). Several dimensions are transformed one after
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
+from gristmill.compiler.emitters.cpu.fft_pass import Pass, SplitLine, split_length
 from gristmill.compiler.emitters.cpu.fft_plan import Plan, Stage
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
@@ -38,66 +38,6 @@ _SCRATCH_LIMIT, _MIN_LANES = 2 << 20, 4
 #: Vectors side by side where neighbouring lines are neighbours in memory, and the scratch they may take: a line's
 #: elements are pages apart there, and every page touched costs.
 _MAX_VECTORS, _VECTORS_LIMIT = 4, 1 << 20
-
-#: An element of an array of lines: called with an index, gives real and imaginary part.
-Read = Callable[[PhaseFrame, list[Index]], Complex]
-Write = Callable[[PhaseFrame, list[Index], Complex], None]
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One transformed dimension.
-
-    Attributes:
-        shape: the array's shape, the line's own extent aside (that of ``dimension`` is not used).
-        dimension: the dimension transformed.
-        length: number of points.
-        inverse: whether the sign is positive and the result divided by ``length``.
-        stored: result points kept: ``length``, or ``length / 2 + 1`` for the first half.
-        hermitian: whether only the first half is given, the rest being its conjugate mirrored.
-        read, write: elements of the source and the target.
-    """
-
-    shape: tuple[int, ...]
-    dimension: int
-    length: int
-    inverse: bool
-    stored: int
-    hermitian: bool
-    read: Read
-    write: Write
-
-    @property
-    def lines(self) -> int:
-        """Number of lines."""
-        return math.prod(self._others)
-
-    @property
-    def neighbours(self) -> int:
-        """Lines that are side by side in memory."""
-        return math.prod(self.shape[self.dimension + 1 :])
-
-    @property
-    def _others(self) -> list[int]:
-        return [s for d, s in enumerate(self.shape) if d != self.dimension]
-
-    def index(self, first: Index, lane: Index, position: Index) -> list[Index]:
-        """Where ``position`` of the line ``lane`` lines after ``first`` is."""
-        result = build.delinearize(build.add(first, lane), self._others)
-        result.insert(self.dimension, position)
-        return result
-
-    def near(self, first: Index, lane: Index, position: Index) -> list[Index]:
-        """As :meth:`index`, where lines from ``first`` on differ in the last of the other dimensions only."""
-        result = build.delinearize(first, self._others)
-        if result:
-            result[-1] = build.add(result[-1], lane)
-        result.insert(self.dimension, position)
-        return result
-
-    def are_near(self, width: int) -> bool:
-        """Whether groups of ``width`` lines differ in the last of the other dimensions only."""
-        return bool(self._others) and self._others[-1] % width == 0
 
 
 class FftEmitter:
@@ -127,10 +67,15 @@ class FftEmitter:
         if self.kind == "IRFFT" and len(self.lengths) > 1:
             workspace = self._between.nbytes
         passes = self._passes()
+        split = self._split(passes)
+        if split is not None:
+            passes, workspace = split.passes(), split.between.nbytes
         lines = [_Lines(self, p) for p in passes]
         scratch = max(x.scratch_bytes for x in lines)
         frame = KernelFrame(self.source, workspace_bytes=workspace, scratch_bytes=scratch)
         tables = Tables(frame.module, self.source.name)
+        if split is not None:
+            split.define(tables)
         work = 0
         for item in lines:
             item.define(tables)
@@ -154,20 +99,20 @@ class FftEmitter:
         if self.node.type.size:
             build.for_loop(0, self.node.type.size, step)
 
-    def _passes(self) -> list[_Pass]:
+    def _passes(self) -> list[Pass]:
         """The last dimension first, or last for ``IRFFT``; results in between are complex."""
         rank, count = len(self.node.shape), len(self.lengths)
         dimensions = list(range(rank - count, rank))
         inverse = self.kind in ("IFFT", "IRFFT")
         order = dimensions if self.kind == "IRFFT" else dimensions[::-1]
-        result: list[_Pass] = []
+        result: list[Pass] = []
         for number, dimension in enumerate(order):
             length = self.lengths[dimension - (rank - count)]
             is_real_result = self.kind == "IRFFT" and number == count - 1
             halves = self.kind == "RFFT" and number == 0
             shape = self.node.shape if is_real_result else self._between.shape
             result.append(
-                _Pass(
+                Pass(
                     shape,
                     dimension,
                     length,
@@ -179,6 +124,17 @@ class FftEmitter:
                 )
             )
         return result
+
+    def _split(self, passes: list[Pass]) -> SplitLine | None:
+        """Two passes instead of one whose lines are long and do not fill a vector."""
+        whole = passes[0]
+        lanes = self.source.target.lanes(self.part.nbytes)
+        if len(passes) > 1 or whole.hermitian or 2 * whole.lines > lanes:
+            return None
+        sizes = split_length(whole.length)
+        if sizes is None:
+            return None
+        return SplitLine(whole.shape[:-1], whole.length, sizes, whole, self.part)
 
     def _read_operand(self, phase: PhaseFrame, index: list[Index]) -> Complex:
         value = phase.elemental.value(self.operand, index)
@@ -206,7 +162,7 @@ class FftEmitter:
 class _Lines:
     """The code of one pass."""
 
-    def __init__(self, owner: FftEmitter, job: _Pass):
+    def __init__(self, owner: FftEmitter, job: Pass):
         self.job, self.part = job, owner.part
         self.plan = Plan.of(job.length)
         self.stages = self.plan.stages()
