@@ -102,6 +102,12 @@ SPIN_MS = Knob(
     1,
     "milliseconds idle worker threads spin before they sleep (KMP_BLOCKTIME)",
 )
+TRUST_INPUT = Knob(
+    "GRISTMILL_TRUST_INPUT",
+    _flag,
+    False,
+    "1: read binary modules at once, without a trial in a child process that catches crashes of the reader",
+)
 POOL_MB = Knob(
     "GRISTMILL_POOL_MB",
     _count,
@@ -133,6 +139,7 @@ KNOBS = (
     POOL_MB,
     HOST_MEMORY_LIMIT,
     HOST_POOL_SLOTS,
+    TRUST_INPUT,
     PERF_MAP,
     GDB_JIT,
 )

@@ -59,9 +59,12 @@ def read_file(path: str | Path) -> bytes:
 
 def import_bytes(data: bytes, name: str = "module") -> HloModule | PolymorphicModule:
     """Import a program from bytes, of static or dynamic shapes. Otherwise as :func:`load_bytes`."""
+    from gristmill.compiler.frontends.guard import require_survival
     from gristmill.compiler.frontends.polymorphic import load
-    from gristmill.compiler.frontends.source import parse_bytes
+    from gristmill.compiler.frontends.source import is_binary, parse_bytes
 
+    if is_binary(data):
+        require_survival(lambda: load(parse_bytes(data, name), name), len(data), name)
     return load(parse_bytes(data, name), name)
 
 

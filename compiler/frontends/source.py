@@ -84,17 +84,25 @@ def module_of_lowered(lowered: Lowered) -> ir.Operation:
         return original.operation.clone().operation  # shares the constants with the original
 
 
+def is_binary(data: bytes) -> bool:
+    """Whether ``data`` is bytecode or an artifact rather than text."""
+    if data.startswith(_BYTECODE_MAGIC) or b"\0" in data:
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
 def _parse(context: ir.Context, data: bytes, name: str) -> ir.Module:
     if data.startswith(_BYTECODE_MAGIC):
         if _PORTABLE_PRODUCER in data[: data.find(b"\0") + 1]:
             return _parse_portable(context, data, name)
         return _parse_module(data, name)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+    if is_binary(data):
         return _parse_portable(context, _exported_module(data, name), name)
+    text = data.decode()
     if not text.strip():
         raise ParseError("the input is empty; expected a StableHLO or HLO module", location=name)
     if _HLO_TEXT.match(text):
@@ -126,8 +134,14 @@ def _parse_portable(context: ir.Context, data: bytes, name: str) -> ir.Module:
     diagnostics: list[tuple[str, str | None]] = []
 
     def collect(diagnostic: ir.Diagnostic) -> bool:
-        where = short_location(diagnostic.location, name)
-        diagnostics.append((_first_line(diagnostic.message), where))
+        try:
+            message, where = (
+                _first_line(diagnostic.message),
+                short_location(diagnostic.location, name),
+            )
+        except RuntimeError:  # the binding cannot decode a damaged name
+            message, where = "it names something that is not text", None
+        diagnostics.append((message, where))
         return True
 
     handler = cast("ir.DiagnosticHandler", context.attach_diagnostic_handler(collect))
