@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sort emitter: every row along the sorted dimension is one task.
 
-Three ways, by what the comparator turns out to be (:mod:`.sort_keys`):
+Four ways, by what the comparator turns out to be (:mod:`.sort_keys`):
 
 * *keys*: one operand whose integer key gives its value back. Keys are sorted by vector networks
   (:mod:`.sort_network`); zeros and NaNs that the comparator calls equal are put back in their order afterwards.
 * *packed*: keys of up to 32 bits with any operands: the key and the position are packed into 64 bits, which
   makes the sort stable, and the operands are gathered by position.
-* *general*: any other comparator: a stable merge sort of tuples (:mod:`.sort_merge`).
+* *merged*: the same for keys of 64 bits: pairs of key and position are merged (:mod:`.sort_merge`).
+* *general*: any other comparator: a stable merge sort of tuples.
 
 A few long rows are sorted in blocks by all threads, and the blocks merged pairwise, one phase a level.
 """
@@ -94,15 +95,9 @@ class SortEmitter:
         self.inputs = self.node.operands[:count]
         self.captures = self.node.operands[count:]
         self.rows = Rows(self.inputs[0].shape, self.node.integer("dimension"))
-        comparator = source.functions[self.node.symbol("comparator")]
-        self.key = self._usable(find_key(comparator))
-
-    def _usable(self, key: SortKey | None) -> SortKey | None:
-        if key is None or not has_integer_order(key.element):
-            return None
-        if self._is_plain(key):
-            return key
-        return key if key.element.bits <= 32 and self.rows.length < 1 << 31 else None
+        key = find_key(source.functions[self.node.symbol("comparator")])
+        usable = key is not None and has_integer_order(key.element) and self.rows.length < 1 << 31
+        self.key = key if usable else None
 
     def _is_plain(self, key: SortKey) -> bool:
         return (
@@ -120,6 +115,8 @@ class SortEmitter:
         if self.key is None:
             return self._emit_general()
         packed = not self._is_plain(self.key)
+        if packed and self.key.element.bits > 32:
+            return self._emit_merged(self.key)
         integer = I64 if packed else self.key.integer
         sorter = VectorSorter.of(integer, self.source.target)
         return _KeySort(self, self.key, sorter, packed).emit()
@@ -154,12 +151,61 @@ class SortEmitter:
 
             sorter.sort(phase.scratch, before, read, write)
 
+        return self._finish(frame, sort_row)
+
+    def _emit_merged(self, key: SortKey) -> KernelDefinition:
+        """Merge pairs of a 64-bit key and a position, then gather the operands by position."""
+        sorter = MergeSorter([I64, I32], self.rows.length)
+        frame = KernelFrame(self.source, scratch_bytes=sorter.scratch_bytes)
+
+        def before(lhs: list[ir.Value], rhs: list[ir.Value]) -> ir.Value:
+            return arith.CmpIOp(arith.CmpIPredicate.slt, lhs[0], rhs[0]).result
+
+        def sort_row(phase: PhaseFrame, row: ir.Value) -> None:
+            def read(position: Index) -> list[ir.Value]:
+                with phase.elemental.scope():
+                    value = self.key_value(phase, key, self.rows.index(row, position))
+                    narrow = arith.IndexCastOp(
+                        build.register_type(I32), build.index_value(position)
+                    ).result
+                    return [to_integer(key, value), narrow]
+
+            def write(position: Index, values: list[ir.Value]) -> None:
+                self.gather(phase, row, position, values[1])
+
+            sorter.sort(phase.scratch, before, read, write)
+
+        return self._finish(frame, sort_row)
+
+    def _finish(
+        self, frame: KernelFrame, sort_row: Callable[[PhaseFrame, ir.Value], None]
+    ) -> KernelDefinition:
+        """One phase with a task a row."""
         frame.phase(
             lambda phase: self.each_row(phase, lambda row: sort_row(phase, row)),
             self.rows.count,
             self.work() >= PARALLEL_THRESHOLD_NS,
         )
         return frame.finish("sort", self.work())
+
+    def key_value(self, phase: PhaseFrame, key: SortKey, index: list[Index]) -> ir.Value:
+        """What the comparator orders the element at ``index`` by."""
+        e = phase.elemental
+        value = e.value(self.inputs[key.operand], index)
+        if key.is_identity:
+            return value
+        graph = e.functions[self.node.symbol("comparator")]
+        sources = [scalar_source(value)] * len(graph.parameters)  # only the key's own is read
+        return Elemental(graph, sources, e.functions).value(key.node, ())
+
+    def gather(self, phase: PhaseFrame, row: Index, position: Index, origin: ir.Value) -> None:
+        """Store at ``position`` what the operands have at ``origin`` (an ``i32``) of the row."""
+        e = phase.elemental
+        target = self.rows.index(row, position)
+        with e.scope():
+            index = self.rows.index(row, arith.IndexCastOp(ir.IndexType.get(), origin).result)
+            for number, root in enumerate(self.source.graph.results):
+                phase.store(number, e.value(self.inputs[root.result], index), target, root.type)
 
     def each_row(self, phase: PhaseFrame, body: RowBody) -> None:
         """Run ``body`` for each row of the phase's task range."""
@@ -279,7 +325,7 @@ class _KeySort:
         def step(position: ir.Value, lost: list[ir.Value]) -> list[ir.Value]:
             with e.scope():
                 index = rows.index(row, position)
-                value = self._key_value(phase, index)
+                value = self.owner.key_value(phase, self.key, index)
                 record = self._record(value, position)
                 build.store(record, buffer, [build.add(base, position)], self._element)
                 flag = loses_bits(self.key, value) if restores else None
@@ -298,15 +344,6 @@ class _KeySort:
         merges = self.key.merges_zeros or self.key.merges_nans
         return not self.packed and self.key.element.is_float and merges
 
-    def _key_value(self, phase: PhaseFrame, index: list[Index]) -> ir.Value:
-        e, key, owner = phase.elemental, self.key, self.owner
-        value = e.value(owner.inputs[key.operand], index)
-        if key.is_identity:
-            return value
-        graph = e.functions[owner.node.symbol("comparator")]
-        sources = [scalar_source(value)] * len(graph.parameters)  # only the key's own is read
-        return Elemental(graph, sources, e.functions).value(key.node, ())
-
     def _record(self, value: ir.Value, position: ir.Value) -> ir.Value:
         integer = to_integer(self.key, value)
         if not self.packed:
@@ -324,22 +361,16 @@ class _KeySort:
         begin: Index,
         end: Index,
     ) -> None:
-        e, owner = phase.elemental, self.owner
+        owner = self.owner
 
         def step(position: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             record = build.load(buffer, [build.add(base, position)], self._element)
-            target = owner.rows.index(row, position)
-            if not self.packed:
-                phase.store(0, from_integer(self.key, record), target, owner.node.type)
-                return []
-            low = arith.TruncIOp(build.register_type(I32), record).result
-            origin = arith.IndexCastOp(ir.IndexType.get(), low).result
-            with e.scope():
-                index = owner.rows.index(row, origin)
-                for number, root in enumerate(owner.source.graph.results):
-                    phase.store(
-                        number, e.value(owner.inputs[root.result], index), target, root.type
-                    )
+            if self.packed:
+                low = arith.TruncIOp(build.register_type(I32), record).result
+                owner.gather(phase, row, position, low)
+            else:
+                value = from_integer(self.key, record)
+                phase.store(0, value, owner.rows.index(row, position), owner.node.type)
             return []
 
         build.for_loop(begin, end, step)
@@ -418,7 +449,9 @@ class _KeySort:
 
         def scan(position: ir.Value, lost: list[ir.Value]) -> list[ir.Value]:
             with e.scope():
-                flag = loses_bits(self.key, self._key_value(phase, rows.index(row, position)))
+                flag = loses_bits(
+                    self.key, self.owner.key_value(phase, self.key, rows.index(row, position))
+                )
                 return [either(lost[0], flag)] if flag is not None else lost
 
         lost = build.for_loop(0, rows.length, scan, [build.constant(_PRED, False)])
