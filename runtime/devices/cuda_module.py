@@ -178,7 +178,8 @@ class CudaKernel:
 
         ``grid`` and ``block`` are up to three extents, x first. Argument values are copied now. The memories
         among ``arguments``, and ``uses``, stay alive until the returned event is done; buffers among them are
-        waited for until they are defined. Raises ``InputError`` for arguments that do not fit the parameters.
+        waited for until they are defined. To debug tools a kernel may write what is not read-only: give what it
+        only reads as ``buffer.readonly_view()``. Raises ``InputError`` for arguments that do not fit the parameters.
         """
         device = self.module.device
         device.check_open()
@@ -186,14 +187,13 @@ class CudaKernel:
             raise InputError(f"{stream} is not a stream of {device}")
         submit = self.submission(grid, block, arguments, shared_bytes)
         memories = [*uses, *_memories(arguments)]
-        waits = (*waits, *_definitions(arguments))
+        waits = (*waits, *_definitions(arguments, ready=bool(observer.active)))
         name = f"launch {self.name}"
         with _Holding(self.module, memories) as holding:
             event = stream.submit(submit, waits=waits, name=name)
             holding.until(event)
         if observer.active:
-            touched = tuple(observer.Access(m.address, m.nbytes) for m in memories)
-            device.observe(name, stream, event, waits, touched, touched)
+            device.observe(name, stream, event, waits, *_accesses([*uses, *arguments]))
         return event
 
     def submission(
@@ -278,10 +278,20 @@ def _memories(arguments: Sequence[Argument]) -> list[DeviceAllocation]:
     return found + [a.storage[0] for a in arguments if isinstance(a, RawBuffer)]
 
 
-def _definitions(arguments: Sequence[Argument]) -> list[Event]:
-    """The events that define the buffers among the arguments, as far as they are not ready."""
+def _definitions(arguments: Sequence[Argument], ready: bool = False) -> list[Event]:
+    """The events that define the buffers among the arguments; those that are ready too, or not."""
     events = [a.definition for a in arguments if isinstance(a, RawBuffer)]
-    return [event for event in events if not event.ok]
+    return [event for event in events if ready or not event.ok]
+
+
+_Accesses = tuple[tuple[observer.Access, ...], tuple[observer.Access, ...]]
+
+
+def _accesses(arguments: Sequence[Argument]) -> _Accesses:
+    """What a kernel may read and write of its arguments."""
+    ends = [a for a in arguments if isinstance(a, DeviceAllocation | RawBuffer)]
+    reads = tuple(observer.Access(end.address, end.nbytes) for end in ends)
+    return reads, tuple(r for r, end in zip(reads, ends, strict=True) if not end.readonly)
 
 
 class _Holding:
@@ -327,9 +337,15 @@ class CudaGraph(_Shared):
     """
 
     def __init__(
-        self, device: CudaContext, executable: int, nodes: int, keep: Sequence[Callable[[], None]]
+        self,
+        device: CudaContext,
+        executable: int,
+        nodes: int,
+        keep: Sequence[Callable[[], None]],
+        accesses: _Accesses,
     ) -> None:
         self.nodes = nodes
+        self._accesses = accesses
         self._executable = executable
         driver = device.driver
         super().__init__(
@@ -342,13 +358,14 @@ class CudaGraph(_Shared):
         if stream.device is not self.device:
             raise InputError(f"{stream} is not a stream of {self.device}")
         driver, executable = self.device.driver, self._executable
+        name = f"graph of {self.nodes} operations"
         with _Holding(self, ()) as holding:
             event = stream.submit(
-                lambda handle: driver.graph_launch(executable, handle),
-                waits=waits,
-                name=f"graph of {self.nodes} operations",
+                lambda handle: driver.graph_launch(executable, handle), waits=waits, name=name
             )
             holding.until(event)
+        if observer.active:
+            self.device.observe(name, stream, event, waits, *self._accesses)
         return event
 
 
@@ -363,6 +380,8 @@ class CudaGraphRecorder:
         self._stream = 0
         self._nodes = 0
         self._keep: list[Callable[[], None]] = []
+        self._reads: list[observer.Access] = []
+        self._writes: list[observer.Access] = []
         self._graph: CudaGraph | None = None
 
     @property
@@ -401,7 +420,8 @@ class CudaGraphRecorder:
                 raise
             return  # the error that ended the recording is the one to be seen
         if kind is None:
-            self._graph = CudaGraph(self._device, executable, self._nodes, self._keep)
+            accesses = (tuple(self._reads), tuple(self._writes))
+            self._graph = CudaGraph(self._device, executable, self._nodes, self._keep, accesses)
         else:
             self._drop()
 
@@ -438,6 +458,8 @@ class CudaGraphRecorder:
         if kind not in calls:
             raise InputError("a graph copies to, from or within device memory only")
         self._record(lambda: calls[kind](target, origin, nbytes, self._stream), destination, source)
+        self._reads.append(observer.Access(origin, nbytes))
+        self._writes.append(observer.Access(target, nbytes))
 
     def fill(self, destination: DeviceAllocation, offset: int, nbytes: int, value: int) -> None:
         """Record setting ``nbytes`` bytes to ``value``."""
@@ -450,6 +472,7 @@ class CudaGraphRecorder:
         self._record(
             lambda: self._device.driver.fill(address, value, 1, nbytes, self._stream), destination
         )
+        self._writes.append(observer.Access(address, nbytes))
 
     def launch(
         self,
@@ -470,6 +493,9 @@ class CudaGraphRecorder:
         kernel.module.hold()
         self._keep.append(kernel.module.drop)
         self._record(lambda: submit(self._stream), *memories)
+        reads, writes = _accesses([*uses, *arguments])
+        self._reads += reads
+        self._writes += writes
 
     def _record(self, action: Callable[[], None], *memories: DeviceAllocation) -> None:
         for memory in memories:
