@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from gristmill.errors import ClosedError, InputError
 from gristmill.runtime import observer
 from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, check_range
+from gristmill.runtime.devices.in_place import HostRanges
 from gristmill.runtime.events import Event, when_done
 
 __all__ = [
@@ -168,6 +169,7 @@ class Device(ABC):
         self._statistics = DeviceStatistics()
         self._closed = False
         self._transfer_streams: dict[str, Stream] = {}
+        self._host_ranges = HostRanges(self)
 
     # What a device implements
 
@@ -208,6 +210,10 @@ class Device(ABC):
     def unregister_host(self, address: int) -> None:
         """Undo :meth:`register_host`; raises ``InputError`` for an address that is not registered."""
 
+    def find_host(self, address: int, nbytes: int) -> int | None:
+        """The device's address of host memory that is registered or page-locked, however; else None."""
+        return None
+
     # Memory
 
     def allocate(
@@ -245,6 +251,11 @@ class Device(ABC):
             raise ClosedError(f"{allocation!r} was closed; it has no address any more")
         return allocation.host_address
 
+    def reaches_host(self, address: int, nbytes: int) -> bool:
+        """Whether :meth:`alias_host` of this host memory needs no registration, which is slow."""
+        self.check_open()
+        return self._host_ranges.reaches(address, nbytes)
+
     def alias_host(
         self,
         address: int,
@@ -254,15 +265,16 @@ class Device(ABC):
         owner: object,
         release: Callable[[], None] | None = None,
     ) -> DeviceAllocation:
-        """Existing host memory as memory of this device, in place; registered while it is held.
+        """Existing host memory as memory of this device, in place.
 
+        It is registered while it is held, unless the device reaches it already (:meth:`reaches_host`).
         ``owner`` stays alive, and ``release`` is called at the end. Errors as :meth:`register_host`.
         """
         self.check_open()
-        device_address = self.register_host(address, nbytes)
+        device_address, leave = self._host_ranges.acquire(address, nbytes)
 
         def give_back() -> None:
-            self.unregister_host(address)
+            leave()
             if release is not None:
                 release()
 

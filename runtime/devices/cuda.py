@@ -253,6 +253,12 @@ class CudaDevice(CudaContext):
         with self.releasing():
             self.driver.host_unregister(address)
 
+    def find_host(self, address: int, nbytes: int) -> int | None:
+        """See ``Device.find_host``: memory that other libraries page-locked is found too."""
+        known = self._is_registered(address, nbytes)
+        with self.activate():
+            return self.driver.host_pointer(address, 0 if known else nbytes)
+
     def _is_registered(self, address: int, nbytes: int) -> bool:
         with self._lock:
             index = bisect.bisect_right(self._registered, (address, 1 << 64))

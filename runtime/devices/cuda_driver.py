@@ -41,8 +41,9 @@ ATTRIBUTE_SHARED_BYTES_OPT_IN = 97
 ATTRIBUTE_MEMORY_POOLS = 115
 FUNCTION_MAX_DYNAMIC_SHARED = 8
 _POOL_RELEASE_THRESHOLD = 4
-_POINTER_MEMORY_TYPE, _POINTER_DEVICE = 2, 9
-_MEMORY_TYPE_DEVICE = 2
+_POINTER_MEMORY_TYPE, _POINTER_ON_DEVICE, _POINTER_DEVICE = 2, 3, 9
+_POINTER_RANGE_START, _POINTER_RANGE_SIZE = 11, 12
+_MEMORY_TYPE_HOST, _MEMORY_TYPE_DEVICE = 1, 2
 _JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES = 5, 6
 _CAPTURE_THREAD_LOCAL = 1
 
@@ -288,6 +289,29 @@ class CudaDriver:
                 return None
             raise
         return int(ordinal) if kind == _MEMORY_TYPE_DEVICE else None
+
+    def host_pointer(self, address: int, nbytes: int) -> int | None:
+        """The device's address of host memory the driver knows; None: it does not know all of it.
+
+        With ``nbytes`` 0 the caller knows how far it goes.
+        """
+
+        def ask(attribute: int) -> int:
+            kind = self._module.CUpointer_attribute(attribute)
+            return int(self.call("cuPointerGetAttribute", kind, address))
+
+        try:
+            if ask(_POINTER_MEMORY_TYPE) != _MEMORY_TYPE_HOST:
+                return None
+            if nbytes:
+                end = ask(_POINTER_RANGE_START) + ask(_POINTER_RANGE_SIZE)
+                if address + nbytes > end:
+                    return None
+            return ask(_POINTER_ON_DEVICE) or None
+        except CudaError as error:
+            if error.code == INVALID_VALUE:  # not an address of the driver's
+                return None
+            raise
 
     def copy_h2d(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Host to device; from pageable memory the source may be reused on return."""

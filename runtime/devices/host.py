@@ -277,6 +277,10 @@ class HostDevice(Device):
                 )
             self.count_allocation(nbytes)
 
+    def reaches_host(self, address: int, nbytes: int) -> bool:
+        """Always: this device is the host."""
+        return True
+
     def alias_host(
         self,
         address: int,

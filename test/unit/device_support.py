@@ -31,6 +31,12 @@ class IslandDevice(HostDevice):
         return allocation
 
     alias_host = Device.alias_host
+    reaches_host = Device.reaches_host
+
+    def find_host(self, address: int, nbytes: int) -> int | None:
+        ranges = tuple(self._registered.items())
+        known = any(a <= address and address + nbytes <= a + size for a, size in ranges)
+        return address if known else None
 
     def _reach(self, allocation: DeviceAllocation) -> int:
         return allocation.address
