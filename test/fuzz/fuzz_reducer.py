@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a failing program small after hypothesis has: one result, no dead code, and inputs in place of computations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from fuzz_oracle import reference
+from fuzz_programs import Array, RandomProgram, dtype
+from fuzz_values import Value, is_complex
+
+NAME = re.compile(r"%\w+")
+
+
+def _made(line: str) -> list[str]:
+    """Names of the results of an operation."""
+    return NAME.findall(line.partition(" = ")[0])
+
+
+def without_dead_code(program: RandomProgram) -> RandomProgram:
+    """Only the lines and arguments that the results need."""
+    needed = {value.name for value in program.results}
+    lines: list[str] = []
+    for line in reversed(program.lines):
+        if needed & set(_made(line)):
+            needed |= set(NAME.findall(line))
+            lines.append(line)
+    kept = [
+        (value, array)
+        for value, array in zip(program.arguments, program.inputs, strict=True)
+        if value.name in needed
+    ]
+    return replace(
+        program, arguments=[k[0] for k in kept], inputs=[k[1] for k in kept], lines=lines[::-1]
+    )
+
+
+def _array(value: Value, result: Array) -> Array:
+    """An interpreter's result as an input."""
+    if is_complex(value.element):
+        result = result[..., 0] + 1j * result[..., 1]
+    return result.astype(dtype(value.element))
+
+
+def cut(program: RandomProgram, line: str) -> RandomProgram | None:
+    """``program`` with the results of one operation given as inputs; ``None`` for a constant."""
+    values = [program.known[name] for name in _made(line)]
+    if '"stablehlo.constant"' in line.partition("(")[0]:
+        return None
+    arrays = reference(replace(program, results=values))
+    given = [_array(value, array) for value, array in zip(values, arrays, strict=True)]
+    lines = [other for other in program.lines if other is not line]
+    return without_dead_code(
+        replace(
+            program,
+            arguments=[*program.arguments, *values],
+            inputs=[*program.inputs, *given],
+            lines=lines,
+        )
+    )
+
+
+def smaller(program: RandomProgram, fails: Callable[[RandomProgram], bool]) -> RandomProgram:
+    """A smaller program that still ``fails``."""
+    for value in program.results:
+        attempt = without_dead_code(replace(program, results=[value]))
+        if fails(attempt):
+            program = attempt
+            break
+    else:
+        attempt = without_dead_code(program)
+        program = attempt if fails(attempt) else program
+    index = len(program.lines) - 1
+    while index >= 0:
+        attempt = cut(program, program.lines[index])
+        if attempt is not None and fails(attempt):
+            program = attempt
+        index = min(index, len(program.lines)) - 1
+    return program

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differential fuzzing for as long as you like: random programs by gristmill and by the reference interpreter.
+
+    python test/fuzz/run.py --minutes 20 --seed 1
+
+Every failure is shrunk and its module and inputs are printed; the last line counts programs and failures. The exit
+code is 1 when there were failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fuzz_oracle import check
+from fuzz_programs import RandomProgram, programs
+from fuzz_reducer import smaller
+
+ROUND = 40
+
+
+def fails(program: RandomProgram) -> bool:
+    """Whether the two disagree."""
+    try:
+        check(program)
+    except Exception:  # whatever goes wrong is a finding
+        return True
+    return False
+
+
+class Fuzzer:
+    """Runs rounds of programs and keeps count.
+
+    Attributes:
+        tried: programs compared, those of shrinking excluded.
+        failures: shrunk programs and what was wrong.
+    """
+
+    def __init__(self, log: Path | None, shrink_seconds: float) -> None:
+        self.shrink_seconds = shrink_seconds
+        self.tried = 0
+        self.operations = 0
+        self.failures: list[str] = []
+        self.log = log
+
+    def round(self, number: int, size: int) -> None:
+        """Try ``size`` programs; a failure ends the round."""
+        smallest: list[RandomProgram] = []
+        started = 0.0
+
+        @settings(
+            max_examples=size,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+            report_multiple_bugs=False,
+        )
+        @seed(number)
+        @given(programs())
+        def one(program: RandomProgram) -> None:
+            nonlocal started
+            if not smallest:
+                self.tried += 1
+                self.operations += len(program.lines)
+            elif (
+                time.monotonic() > started + self.shrink_seconds
+                and program.text() != smallest[0].text()
+            ):
+                return  # enough of shrinking
+            if self.log is not None:  # what to look at when the process dies
+                self.log.write_text(program.text())
+            try:
+                check(program)
+            except Exception:
+                started = started or time.monotonic()
+                smallest[:] = [program]
+                raise
+
+        try:
+            one()
+        except Exception as error:  # whatever goes wrong is a finding
+            text = f"{type(error).__name__}: {error}"
+            if smallest:
+                least = smaller(smallest[0], fails)
+                inputs = "\n".join(
+                    f"// {v.name}: {a.tolist()}"
+                    for v, a in zip(least.arguments, least.inputs, strict=True)
+                )
+                text += f"\n{least.text()}{inputs}"
+            self.failures.append(text)
+            print(f"seed {number}: {text}\n", flush=True)
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--round", type=int, default=ROUND, help="programs of one seed")
+    parser.add_argument(
+        "--shrink", type=float, default=20, metavar="S", help="seconds to shrink one failure"
+    )
+    parser.add_argument("--log", type=Path, help="where to write each module before it runs")
+    args = parser.parse_args()
+    fuzzer = Fuzzer(args.log, args.shrink)
+    end = time.monotonic() + 60 * args.minutes
+    number = args.seed
+    while time.monotonic() < end:
+        fuzzer.round(number, args.round)
+        number += 1
+    print(
+        f"{fuzzer.tried} programs ({fuzzer.operations} operations), {len(fuzzer.failures)} differences, "
+        f"seeds {args.seed} to {number - 1}"
+    )
+    return 1 if fuzzer.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
