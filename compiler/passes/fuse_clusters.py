@@ -319,11 +319,13 @@ class Clustering:
             if user in cluster.index
         ):
             return False
+        before = list(cluster.domain), cluster.split, cluster.kind
         if not self._joins(cluster, node, index):
             return False
         outside = [s for s in node.siblings if self._read_outside(cluster, s)]
         if outside and not is_free(node):
             if not self._may_be_output(cluster, node, index):
+                cluster.domain, cluster.split, cluster.kind = before  # a reduction may have set them
                 return False
             cluster.outputs += outside
         for sibling in node.siblings:
