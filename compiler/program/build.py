@@ -244,7 +244,7 @@ class _Builder:
         """
         inside = (value for block, _ in parts for value in defined(block))
         needed = outer | {value for value in inside if value.at().root == "output"}
-        touched = {selector.at(): selector.resolve()}
+        touched = {selector.at(): selector}  # by its own type: it may be a reshape of a vector
         for value in sorted(needed, key=lambda v: v.number):
             if value.root != "constant":
                 touched.setdefault(value.at(), value)
