@@ -57,8 +57,54 @@ def lower_to_llvm_dialect(module: ir.Module) -> None:
             manager.run(module.operation)
         except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
             raise _lowering_error(cast("Any", error)) from None
+        if _move_bf16_as_bits(module):
+            PassManager.parse("builtin.module(canonicalize)").run(module.operation)
     _check_lowered(module)
     _attach_loop_annotations(module)
+
+
+def _move_bf16_as_bits(module: ir.Module) -> bool:
+    """Let memory hold the bits of bf16 as integers, so that values that are only moved are integers throughout.
+
+    LLVM makes wide vectors of neighbouring moves, and its instruction selection asserts on some of bf16, which has
+    vectors but hardly any operations on them. Returns whether anything was changed.
+    """
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "llvm.load":
+            if "bf16" in str(op.results[0].type):
+                found.append(op)
+        elif op.name == "llvm.store" and "bf16" in str(op.operands[0].type):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    for op in found:
+        with ir.InsertionPoint(op), op.location:
+            attributes = {
+                name: op.attributes[name] for name in cast("list[str]", list(op.attributes))
+            }
+            if op.name == "llvm.store":
+                value, pointer = op.operands
+                bits = _bitcast(value, _as_bits(value.type))
+                ir.Operation.create("llvm.store", [], [bits, pointer], attributes)
+            else:
+                kind = op.results[0].type
+                load = ir.Operation.create(
+                    "llvm.load", [_as_bits(kind)], [op.operands[0]], attributes
+                )
+                op.results[0].replace_all_uses_with(_bitcast(load.results[0], kind))
+        op.erase()
+    return bool(found)
+
+
+def _as_bits(kind: ir.Type) -> ir.Type:
+    return ir.Type.parse(str(kind).replace("bf16", "i16"))
+
+
+def _bitcast(value: ir.Value, kind: ir.Type) -> ir.Value:
+    return ir.Operation.create("llvm.bitcast", [kind], [value]).results[0]
 
 
 def _attach_loop_annotations(module: ir.Module) -> None:
