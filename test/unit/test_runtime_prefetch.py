@@ -173,6 +173,8 @@ def test_small_inputs_go_first_then_signature_order(device, gate):
                 buffer.definition.add_callback(lambda _, at=at: order.append(at))
             buffers += found
             assert not found[0].definition.done
+        for at in (1, 3):
+            buffers[at].definition.wait(LIMIT)  # while the first large one is held up
         gate.event.set()
     assert order == [1, 3, 0, 2, 5, 7, 4, 6]
     check_and_close(buffers, arrays * 2)
@@ -494,6 +496,28 @@ def test_a_failed_copy_of_the_driver_reaches_who_waits(nth):
             for buffer in buffers:
                 buffer.close()
             check_and_close(uploader.upload(arrays), arrays)
+        cuda.synchronize(LIMIT)
+        assert cuda.statistics().live_allocations == 0
+
+
+@pytest.mark.parametrize(("nth", "code"), [(1, 801), (2, 801), (5, 801), (1, INVALID_VALUE)])
+def test_a_driver_that_cannot_say_where_memory_is(nth, code):
+    driver = software_driver()
+    arrays = vectors()
+    with make_device("cuda") as cuda:
+        cuda.register_host(arrays[1].ctypes.data, arrays[1].nbytes)
+        with InputUploader(cuda, VECTORS) as uploader:
+            driver.fail("cuPointerGetAttribute", nth, code)
+            if code == INVALID_VALUE:  # not known to the driver, so it is copied
+                check_and_close(uploader.upload(arrays), arrays)
+            else:
+                with pytest.raises(DeviceError):
+                    uploader.upload(arrays)
+                assert cuda.statistics().live_allocations == 0
+            assert driver.pending_faults == 0
+            check_and_close(uploader.upload(arrays), arrays)
+            assert uploader.last == ["copied", "in place"]
+        cuda.unregister_host(arrays[1].ctypes.data)
         cuda.synchronize(LIMIT)
         assert cuda.statistics().live_allocations == 0
 
