@@ -19,8 +19,8 @@ help: ## list the targets
 demo: $(VENV)/.run ## set up, then compile and run an exported transformer and check its numbers
 	@$(BIN)/python examples/demo.py
 
-test: lit ## set up and run every test: IR tests (lit), then pytest
-	@$(MAKE) --no-print-directory unit
+test: $(VENV)/.dev ## set up and run every test: IR tests (lit), then pytest
+	@status=0; for part in lit unit; do $(MAKE) --no-print-directory $$part || status=1; done; exit $$status
 
 lit: $(VENV)/.dev ## run the IR tests
 	@$(BIN)/lit -sv --order=lexical test
