@@ -11,7 +11,7 @@ func.func @main(%x: tensor<4x6xf32>, %start: tensor<1xi64>, %v: tensor<8xf32>) -
   %1 = chlo.erfc %0 : tensor<4x6xf32> -> tensor<4x6xf32>
   // CHECK: %[[SQUARE:.*]] = "hlo.multiply"(%[[ERFC]], %[[ERFC]])
   %2 = chlo.square %1 : tensor<4x6xf32> -> tensor<4x6xf32>
-  // CHECK: %[[CALLED:.*]] = call @decomposition(%[[SQUARE]])
+  // CHECK: %[[CALLED:.*]] = "hlo.add"(%{{.*}}, %{{.*}}) : (tensor<4x6xf32>, tensor<4x6xf32>)
   %3 = stablehlo.composite "acme.twice" %2 {decomposition = @decomposition} : (tensor<4x6xf32>) -> tensor<4x6xf32>
 
   // CHECK: "hlo.dot_general"({{.*}}) {lhs_batching_dimensions = array<i64>, lhs_contracting_dimensions = array<i64: 0>
@@ -33,9 +33,9 @@ func.func @main(%x: tensor<4x6xf32>, %start: tensor<1xi64>, %v: tensor<8xf32>) -
   return %7, %4, %5 : tensor<4x6xf32>, tensor<f32>, tensor<3xf32>
 }
 
-// CHECK-LABEL: func.func private @decomposition
+// A module with dynamic operations is flattened before its shapes are worked out: no call is left.
+// CHECK-NOT: func.func private
 func.func private @decomposition(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {
-  // CHECK: "hlo.add"(%arg0, %arg0)
   %0 = stablehlo.add %x, %x : tensor<4x6xf32>
   return %0 : tensor<4x6xf32>
 }
