@@ -245,9 +245,7 @@ def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
 def _call(event: Event, callback: Callback) -> None:
     try:
         if observer.active:
-            for tool in observer.active:
-                tool.called(event, callback)
-            observer.call_after((event,), callback, event)
+            observer.call_back(event, callback)
         else:
             callback(event)
     except Exception as error:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 if TYPE_CHECKING:
     from gristmill.runtime.devices.base import DeviceAllocation, Stream
@@ -20,16 +19,14 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Bytes that an operation touches: ``nbytes`` from ``address`` on."""
 
     address: int
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operation:
+class Operation(NamedTuple):
     """Work given to a device.
 
     Attributes:
@@ -138,6 +135,17 @@ _thread = _Thread()
 def causes() -> tuple[Event, ...]:
     """The events after which the current thread's code runs: those whose callbacks or work it is."""
     return _thread.causes
+
+
+def call_back(event: Event, callback: Callable[[Event], None]) -> None:
+    """Call ``callback`` with ``event``, after which it runs."""
+    for tool in active:
+        tool.called(event, callback)
+    before, _thread.causes = _thread.causes, (event,)
+    try:
+        callback(event)
+    finally:
+        _thread.causes = before
 
 
 def call_after(

@@ -85,8 +85,9 @@ class Order(observer.Observer):
             if node is not None and node.use is not None:
                 self._extend(node, operation)
                 return
-            if node is None or not node.promised:
+            if node is None or (node.followers and not node.promised):
                 node = self._events[operation.completion] = _Node()
+            node.clock = None
             node.promised = False
             stream = operation.stream
             place = "events alone" if stream is None else str(stream.name)

@@ -153,8 +153,9 @@ class RaceDetector(Order):
         writes: Sequence[Access],
         known: Callable[[Use], bool],
     ) -> None:
-        for start, stop in self._ranges.take_ended():
-            self._shadow.forget(start, stop)
+        if self._ranges.has_ended:
+            for start, stop in self._ranges.take_ended():
+                self._shadow.forget(start, stop)
         for access in reads:
             stop = access.address + access.nbytes
             if stop > access.address and not self._ranges.is_ignored(access.address):

@@ -69,6 +69,11 @@ class Ranges:
         """Whether the address is in memory to say nothing about."""
         return any(start <= address < stop for start, stop in self._ignored.values())
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether :meth:`take_ended` has something."""
+        return bool(self._ended)
+
     def take_ended(self) -> Iterator[tuple[int, int]]:
         """The ranges that ended since the last call."""
         while self._ended:
@@ -91,9 +96,10 @@ class Ranges:
         return f"{stop - start} bytes at {start:#x}"
 
     def _lend(self, allocation: DeviceAllocation) -> None:
-        owner, start, stop = _root(allocation)
+        owner = cast(object, _root(allocation.owner))
         if owner is None or id(owner) in self._owners:
             return
+        start, stop = _extent(owner, allocation)
         key, ended, owners = id(owner), self._ended, self._owners
 
         def end(_: object) -> None:
@@ -106,21 +112,23 @@ class Ranges:
             self._lent[id(allocation)] = (start, stop)
 
 
-def _root(allocation: DeviceAllocation) -> tuple[object, int, int]:
-    """The object that owns the memory, as far as numpy and memory views tell, and its extent."""
-    owner, start, stop = (
-        allocation.owner,
-        allocation.address,
-        allocation.address + allocation.nbytes,
-    )
+def _extent(owner: object, allocation: DeviceAllocation) -> tuple[int, int]:
+    """The memory that ends with its owner."""
+    if isinstance(owner, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", owner)
+        start = int(array.__array_interface__["data"][0])
+        return start, start + array.nbytes
+    return allocation.address, allocation.address + allocation.nbytes
+
+
+def _root(owner: Any) -> Any:
+    """The object that owns the memory of ``owner``, as far as numpy and memory views tell."""
     while True:
         if isinstance(owner, np.ndarray):
-            array = cast("np.ndarray[Any, Any]", owner)
-            if array.base is None:
-                start = int(array.__array_interface__["data"][0])
-                return array, start, start + array.nbytes
-            owner = array.base
+            if owner.base is None:
+                return cast(Any, owner)
+            owner = owner.base
         elif isinstance(owner, memoryview):
             owner = owner.obj
         else:
-            return owner, start, stop
+            return owner

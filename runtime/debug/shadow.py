@@ -66,7 +66,8 @@ class Shadow:
         for low, high, write, reads in inside:
             if write is not None and write is not use and not known(write):
                 clashes.append((write, True, low, high))
-            clashes += [(r, False, low, high) for r in reads if r is not use and not known(r)]
+            if reads:
+                clashes += [(r, False, low, high) for r in reads if r is not use and not known(r)]
         self._replace(first, last, [*before, (start, stop, use, ()), *after])
         return clashes
 
@@ -78,6 +79,10 @@ class Shadow:
     def _cut(self, start: int, stop: int) -> tuple[int, int, list[_Span], list[_Span], list[_Span]]:
         """The places of the spans that overlap, what of them is inside, and what is left and right."""
         first = last = bisect_right(self._stops, start)
+        if last < len(self._spans):
+            span = self._spans[last]
+            if span[0] == start and span[1] == stop:  # the same bytes as before
+                return first, first + 1, [span], [], []
         inside: list[_Span] = []
         before: list[_Span] = []
         after: list[_Span] = []
