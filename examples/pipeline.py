@@ -18,9 +18,10 @@ from gristmill.compiler.compile import (
     compile_stages,
     import_source,
 )
-from gristmill.compiler.module import HloModule, constant_value, element, elements_from_numpy
+from gristmill.compiler.module import HloModule, constant_value, elements_from_numpy
 from gristmill.compiler.passes.pipeline import Pipeline
 from gristmill.dialects import hlo
+from gristmill.runtime.types import element_type
 
 MODEL = Path(__file__).parent / "models" / "transformer.mlir"
 
@@ -46,7 +47,7 @@ def smaller_epsilon(module: HloModule) -> None:
         if op.name == "hlo.constant" and str(op.results[0].type) == "tensor<f32>":
             value = constant_value(op, module.constants)
             if value == np.float32(1e-5):
-                op.attributes["value"] = elements_from_numpy(np.float32(1e-6), element("f32"))
+                op.attributes["value"] = elements_from_numpy(np.float32(1e-6), element_type("f32"))
                 changed += 1
     print(f"  {changed} constants changed")
 

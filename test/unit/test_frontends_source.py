@@ -168,7 +168,8 @@ def test_main_wins_over_other_public_functions():
 
 UNSUPPORTED = """
 func.func @main(%c: tensor<4xindex>, %d: tensor<4xf32>) {
-  %0 = "stablehlo.collective_permute"(%d) {source_target_pairs = dense<0> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+  %0 = "stablehlo.collective_permute"(%d) {source_target_pairs = dense<0> : tensor<1x2xi64>}
+    : (tensor<4xf32>) -> tensor<4xf32>
   %1 = "stablehlo.all_reduce"(%d) ({
   ^bb0(%x: tensor<f32>, %y: tensor<f32>):
     stablehlo.return %x : tensor<f32>
@@ -184,7 +185,7 @@ def test_all_unsupported_things_are_reported_at_once():
     assert caught.value.items == (
         "in.mlir:2:1: func.func: element type index is not supported yet",
         "in.mlir:3:8: stablehlo.collective_permute: not supported yet",
-        "in.mlir:4:8: stablehlo.all_reduce: not supported yet",
+        "in.mlir:5:8: stablehlo.all_reduce: not supported yet",
     )
     assert str(caught.value).startswith("the program uses 3 things that are not supported:\n")
 
