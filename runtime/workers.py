@@ -16,7 +16,9 @@ class WorkerPool:
         self.size = size
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        #: Threads that wait or start, less what is queued for them. Counted when work is given, not when it
+        #: is taken: until then a waiting thread would seem free for more.
+        self._free = 0
         self._closed = False
         # Re-entrant: the garbage collector may submit while this thread is in here.
         self._lock = threading.RLock()
@@ -25,8 +27,9 @@ class WorkerPool:
         """Run ``function`` on a worker soon, or at once when the pool is closed; it must not raise."""
         with self._lock:
             if not self._closed:
-                if self._idle <= self._queue.qsize() and len(self._threads) < self.size:
+                if self._free < 1 and len(self._threads) < self.size:
                     self._start()
+                self._free -= 1
                 self._queue.put(function)
                 return
         function()
@@ -35,19 +38,18 @@ class WorkerPool:
         name = f"{self.name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._threads.append(thread)
+        self._free += 1
         thread.start()
 
     def _run(self) -> None:
         while True:
-            with self._lock:
-                self._idle += 1
             function = self._queue.get()
-            with self._lock:
-                self._idle -= 1
             if function is None:
                 return
             function()
             del function  # its closure must not live until the next one comes
+            with self._lock:
+                self._free += 1
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads after what was submitted; ``wait`` for them, except for the calling one."""

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker pools: nothing waits behind a blocked worker while another could be started."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from gristmill.runtime.workers import WorkerPool
+
+LIMIT = 20.0
+
+
+def test_work_does_not_wait_behind_a_blocked_worker():
+    """Given just when the waiting worker has taken the piece before, and before it can say so."""
+    pool = WorkerPool(2)
+    gate, ran, started = threading.Event(), threading.Event(), threading.Event()
+    pool.submit(started.set)
+    assert started.wait(LIMIT)
+    time.sleep(0.05)  # the worker waits for work again
+    with pool._lock:
+        pool.submit(lambda: gate.wait(LIMIT) and None)
+        while not pool._queue.empty():
+            time.sleep(0.001)
+        pool.submit(ran.set)
+    assert ran.wait(2), "it waits for the gate, though a second worker is allowed"
+    gate.set()
+    pool.close()
+
+
+def test_threads_are_started_when_needed_only():
+    pool = WorkerPool(8)
+    for _ in range(50):
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(LIMIT)
+    # A thread that has set the event is busy for a moment longer, so that there may be some more.
+    assert threading.active_count() < 50
+    counts = threading.Barrier(9)
+    for _ in range(8):
+        pool.submit(lambda: counts.wait(LIMIT) and None)
+    counts.wait(LIMIT)
+    pool.close()
+    assert not any(t.name.startswith("gristmill-worker") for t in threading.enumerate())
+
+
+def test_a_closed_pool_runs_work_at_once():
+    pool = WorkerPool(1)
+    pool.close()
+    threads: list[threading.Thread] = []
+    pool.submit(lambda: threads.append(threading.current_thread()))
+    assert threads == [threading.current_thread()]
