@@ -8,6 +8,7 @@ places and lives, and on nothing else. Bytes are compared whenever a read ends.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -278,6 +279,10 @@ class Machine(RuleBasedStateMachine):
             view.buffer.close()
         self.stream.close(LIMIT)
         self.device.synchronize(LIMIT)
+        # What a copy held is given back just after its event is done, by the thread that completes it.
+        deadline = time.monotonic() + LIMIT
+        while self.device.statistics().live_bytes and time.monotonic() < deadline:
+            time.sleep(0.001)
         assert self.device.statistics().live_bytes == 0
         self.device.close()
 
