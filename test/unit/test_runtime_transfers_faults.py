@@ -113,7 +113,7 @@ def test_a_failing_chunk_poisons_its_buffer_only(faulty, action):
 @pytest.mark.parametrize("action", ["fail", "refuse"])
 def test_chunks_are_tried_again(faulty, action):
     faulty.script["h2d", 2] = faulty.script["h2d", 5] = action
-    options = UploadOptions(chunk_bytes=64, staging_bytes=128, retries=1)
+    options = UploadOptions(chunk_bytes=64, staging_bytes=128, retries=2)
     with create_transfer_manager(faulty, [bytes_shape(640)], upload=options) as manager:
         manager.transfer_raw(0, random_bytes(640)).wait(LIMIT)
         assert contents(manager) == random_bytes(640).tobytes()
