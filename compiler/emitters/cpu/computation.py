@@ -239,7 +239,8 @@ def _fill(buffer: ir.Value, array: ArrayType, source: Source) -> None:
         else:
             build.for_loop(0, array.shape[dimension], _loop_body(level, index))
 
-    level([])
+    if array.size:  # upstream's canonicalizer may assert on loops without a turn
+        level([])
 
 
 def _loop_body(level: Callable[[list[Index]], None], index: list[Index]):
