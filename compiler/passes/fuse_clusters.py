@@ -249,7 +249,7 @@ class Clustering:
 
     def _start_reduce(self, cluster: Cluster, node: Node) -> None:
         groups = reduced_groups(node)
-        if groups is None:
+        if groups is None or 0 in node.operands[0].shape:
             return
         batch, reduced, kept = groups
         if math.prod(kept) == 1 and not (
@@ -258,7 +258,7 @@ class Clustering:
             cluster.kind = "row"
             cluster.split = len(cluster.domain)
             cluster.domain += [size for size in reduced if size != 1]
-        elif 0 not in node.operands[0].shape:
+        else:
             cluster.kind = "column"
 
     def _is_fusible(self, node: Node) -> bool:
