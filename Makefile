@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lit unit check format bench conformance dynamic wheel docs clean
+.PHONY: help demo test lit unit slow check format bench conformance dynamic wheel docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ lit: $(VENV)/.dev ## run the IR tests
 
 unit: $(VENV)/.dev ## run the Python tests
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+slow: $(VENV)/.dev ## run the long tests that `make test` leaves out (half an hour)
+	@$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, as the continuous integration runs them
 	@$(BIN)/ruff check .

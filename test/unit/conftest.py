@@ -13,10 +13,10 @@ from gristmill.runtime.devices.base import Device
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``gpu`` run only where ``-m`` asks for them, whatever else it says."""
-    if "gpu" in config.getoption("markexpr"):
-        return
-    unasked = [item for item in items if item.get_closest_marker("gpu")]
+    """Tests marked ``gpu`` or ``slow`` run only where ``-m`` names the marker, whatever else it says."""
+    asked = config.getoption("markexpr")
+    held = [marker for marker in ("gpu", "slow") if marker not in asked]
+    unasked = [item for item in items if any(item.get_closest_marker(m) for m in held)]
     if unasked:
         config.hook.pytest_deselected(items=unasked)
         items[:] = [item for item in items if item not in unasked]
