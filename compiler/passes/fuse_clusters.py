@@ -73,6 +73,10 @@ WHOLE_READERS = frozenset(
 CONTROL = frozenset("parameter while if case constant func.call custom_call after_all".split())
 
 
+#: Operations whose value an emitter computes for one place of the domain and then has at hand.
+_BOUND = ("reduce", "dot_general")
+
+
 def is_elementwise(node: Node) -> bool:
     """Whether the node's op computes each element from elements at the same index."""
     return node.op is not None and hlo.has_trait(node.op, "elementwise")
@@ -270,14 +274,15 @@ class Clustering:
         while changed:
             changed = False
             for node in sorted(cluster.index, key=lambda n: -n.order):
-                for operand, index in self._operands(cluster, node):
+                for operand, index in self._operands(cluster, node, cluster.index[node]):
                     if operand in cluster.index or len(cluster.index) >= MAX_MEMBERS:
                         continue
                     if self._try_absorb(cluster, operand, index):
                         changed = True
 
-    def _operands(self, cluster: Cluster, node: Node) -> list[tuple[Node, SymbolicIndex]]:
-        index = cluster.index[node]
+    def _operands(
+        self, cluster: Cluster, node: Node, index: SymbolicIndex
+    ) -> list[tuple[Node, SymbolicIndex]]:
         if node.kind == "reduce":
             return self._reduce_operands(cluster, node, index)
         if node.kind == "concatenate" and node is cluster.root:
@@ -323,10 +328,13 @@ class Clustering:
         if not self._joins(cluster, node, index):
             return False
         outside = [s for s in node.siblings if self._read_outside(cluster, s)]
-        if outside and not is_free(node):
-            if not self._may_be_output(cluster, node, index):
-                cluster.domain, cluster.split, cluster.kind = before  # a reduction may have set them
-                return False
+        is_output = bool(outside) and not is_free(node)
+        if not self._is_read_alike(cluster, node, index) or (
+            is_output and not self._may_be_output(cluster, node, index)
+        ):
+            cluster.domain, cluster.split, cluster.kind = before  # a reduction may have set them
+            return False
+        if is_output:
             cluster.outputs += outside
         for sibling in node.siblings:
             cluster.index[sibling] = index
@@ -337,6 +345,22 @@ class Clustering:
         if node.kind == "dot_general":
             cluster.kind, cluster.has_dot = "dot", True
         return True
+
+    def _is_read_alike(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
+        """Whether what is computed once a row or a tile (reductions, products) is read at its own place only."""
+        for operand, at in self._operands(cluster, node, index):
+            if operand.kind in _BOUND and cluster.index.get(operand, at) != at:
+                return False
+        if node.kind not in _BOUND:
+            return True
+        return all(
+            at == index
+            for sibling in node.siblings
+            for user in sibling.users
+            if user in cluster.index
+            for operand, at in self._operands(cluster, user, cluster.index[user])
+            if operand is sibling
+        )
 
     def _joins(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
         """Whether the node can be computed inside the cluster at ``index``."""
@@ -432,9 +456,22 @@ class Clustering:
             return False
         return not self._leads_back(cluster, node)
 
+    def _outside_users(self, cluster: Cluster, node: Node) -> list[Node]:
+        """Users of ``node`` outside the cluster, those that read copies of its free members included."""
+        found: list[Node] = []
+        pending, seen = list(node.siblings), set[Node]()
+        while pending:
+            for user in pending.pop().users:
+                if user not in cluster.index:
+                    found.append(user)
+                elif user in self._shared and user not in seen:
+                    seen.add(user)
+                    pending.append(user)
+        return found
+
     def _leads_back(self, cluster: Cluster, node: Node) -> bool:
         """Whether a user of ``node`` outside the cluster reaches the cluster's inputs."""
-        stack = [u for s in node.siblings for u in s.users if u not in cluster.index]
+        stack = self._outside_users(cluster, node)
         seen: set[Node] = set()
         while stack:
             current = stack.pop()

@@ -63,6 +63,45 @@ def test_found_by_fuzzing(name: str) -> None:
     np.testing.assert_array_equal(gristmill.compile(text)(*arrays), want)
 
 
+#: Values that a row kernel has at hand for one row, read at another.
+OTHER_ROWS = {
+    "a kept value, rows reversed": """
+    %r = stablehlo.reverse %e, dims = [0] : tensor<4x6xf32>
+    %d = stablehlo.divide %r, %b : tensor<4x6xf32>
+    return %d : tensor<4x6xf32>""",
+    "a reduction, rows reversed": """
+    %r = stablehlo.reverse %s, dims = [0] : tensor<4xf32>
+    %c = stablehlo.broadcast_in_dim %r, dims = [0] : (tensor<4xf32>) -> tensor<4x6xf32>
+    %d = stablehlo.divide %e, %b : tensor<4x6xf32>
+    %f = stablehlo.add %d, %c : tensor<4x6xf32>
+    return %f : tensor<4x6xf32>""",
+    "a reduction, of one row": """
+    %r = stablehlo.slice %s [2:3] : (tensor<4xf32>) -> tensor<1xf32>
+    %t = stablehlo.reshape %r : (tensor<1xf32>) -> tensor<f32>
+    %c = stablehlo.broadcast_in_dim %t, dims = [] : (tensor<f32>) -> tensor<4x6xf32>
+    %d = stablehlo.divide %e, %b : tensor<4x6xf32>
+    %f = stablehlo.add %d, %c : tensor<4x6xf32>
+    return %f : tensor<4x6xf32>""",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ROWS)
+def test_rows_that_read_other_rows(name: str) -> None:
+    text = f"""module {{
+  func.func @main(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {{
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %e = stablehlo.exponential %x : tensor<4x6xf32>
+    %s = stablehlo.reduce(%e init: %z) applies stablehlo.add across dimensions = [1]
+      : (tensor<4x6xf32>, tensor<f32>) -> tensor<4xf32>
+    %b = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<4xf32>) -> tensor<4x6xf32>{OTHER_ROWS[name]}
+  }}
+}}
+"""
+    array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    (want,) = evaluate(text, array)
+    np.testing.assert_allclose(gristmill.compile(text)(array), want, rtol=1e-5)
+
+
 def test_moves_of_bf16() -> None:
     """LLVM's instruction selection asserts on the vectors that it makes of such moves."""
     text = """module {

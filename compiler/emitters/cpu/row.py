@@ -36,6 +36,7 @@ from gristmill.compiler.emitters.elemental import scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node
+from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
 #: Subtree cost (tenths of a nanosecond an element) from which keeping a value beats computing it again.
@@ -118,7 +119,7 @@ def _plan_kept(plan: RowPlan, level: dict[Node, int]) -> list[list[Node]]:
             if node in fresh or node.kind in ("parameter", "constant", "reduce"):
                 continue
             first = computed.get(node)
-            if first is not None and node.type.size == size and _subtree_cost(node) >= KEEP_COST:
+            if first is not None and node.type.size == size and _is_worth_keeping(node):
                 if node not in kept[first]:
                     kept[first].append(node)
                 continue
@@ -127,6 +128,15 @@ def _plan_kept(plan: RowPlan, level: dict[Node, int]) -> list[list[Node]]:
         for node in fresh:
             computed.setdefault(node, loop)
     return [sorted(nodes, key=lambda n: n.order) for nodes in kept]
+
+
+def _is_worth_keeping(node: Node) -> bool:
+    """Whether the node is dear, and all that read it do so at the row's own elements, which a row buffer has."""
+    in_place = all(
+        user.kind == "reduce" or (user.op is not None and hlo.has_trait(user.op, "elementwise"))
+        for user in node.users
+    )
+    return in_place and _subtree_cost(node) >= KEEP_COST
 
 
 def _subtree_cost(node: Node) -> int:
