@@ -14,6 +14,7 @@ from typing import cast
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
+from gristmill.compiler.frontends import lapack
 from gristmill.compiler.frontends.views import Value, defining_op, operands, results, walk
 
 #: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
@@ -45,6 +46,8 @@ _DEPRECATED_OPS = {
 def prepare(module: ir.Operation) -> None:
     """Apply every rewrite that ``module`` needs; jaxlib's passes must be registered."""
     names = _names(module)
+    if "stablehlo.custom_call" in names:
+        lapack.expand(module)
     if names & _MHLO_TO_CHLO.keys():
         for op in walk(module):
             if op.name in _MHLO_TO_CHLO:
