@@ -218,14 +218,18 @@ class RowEmitter:
         e = phase.elemental
         kept = [(node, self._row_buffer(phase, node)) for node in self.plan.kept[loop]]
 
+        shape = (*self.plan.rows, *self.plan.columns)
+
         def visit(column: Sequence[Index]) -> None:
             index = [*row, *column]
             for node, buffer in kept:
                 position = build.linearize(column, self.plan.columns)
                 element = node.type.element
-                build.store(e.value(node, _full_index(node, index)), buffer, (position,), element)
+                build.store(
+                    e.value(node, _full_index(node, index, shape)), buffer, (position,), element
+                )
             for number, node in self.plan.full[loop]:
-                at = _full_index(node, index)
+                at = _full_index(node, index, shape)
                 phase.store(number, e.value(node, at), at, node.type)
 
         groups = [reduction.Accumulation(e, node, row) for node in stage]
@@ -260,9 +264,9 @@ def _row_index(node: Node, row: Sequence[Index]) -> list[Index]:
     return [0 if size == 1 else next(real) for size in node.shape]
 
 
-def _full_index(node: Node, index: Sequence[Index]) -> list[Index]:
-    """Index of a full value whose shape may have other unit dimensions than (R, C)."""
-    if len(node.shape) == len(index):
+def _full_index(node: Node, index: Sequence[Index], shape: Sequence[int]) -> list[Index]:
+    """Index of a full value whose shape may have other unit dimensions than ``shape``, (R, C), that ``index`` is of."""
+    if node.shape == tuple(shape):
         return list(index)
-    real = iter([i for i in index if isinstance(i, ir.Value)])
+    real = iter([i for i, size in zip(index, shape, strict=True) if size != 1])
     return [0 if size == 1 else next(real) for size in node.shape]

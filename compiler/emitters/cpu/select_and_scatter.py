@@ -96,7 +96,15 @@ class SelectAndScatterEmitter:
         def element(window: list[Index], carried: list[ir.Value]) -> list[ir.Value]:
             found, position, selected = carried
             at, conditions = window_position(
-                index, window, self.strides, ones, self.low, ones, shape, self.window
+                index,
+                window,
+                self.strides,
+                ones,
+                self.low,
+                ones,
+                shape,
+                self.window,
+                self.values.shape,
             )
             candidate = e.value(self.operand, at)
             inside = build.constant(_PRED, True)

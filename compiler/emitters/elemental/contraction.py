@@ -154,6 +154,7 @@ def window_position(
     base: Sequence[int],
     shape: Sequence[int],
     sizes: Sequence[int],
+    counts: Sequence[int],
 ) -> tuple[list[Index], list[ir.Value]]:
     """Where a window element lies in the operand, and the conditions under which it is inside it.
 
@@ -161,7 +162,7 @@ def window_position(
         index: position of the window.
         window: position inside the window.
         strides, dilations: of the window; ``low`` is the low padding; ``base`` the operand's dilation.
-        shape: the operand's extent; ``sizes`` the window's (both per dimension).
+        shape: the operand's extent; ``sizes`` the window's; ``counts`` of windows (all per dimension).
     """
     result: list[Index] = []
     conditions: list[ir.Value] = []
@@ -170,7 +171,8 @@ def window_position(
             build.add(build.mul(index[d], strides[d]), build.mul(window[d], dilations[d])), low[d]
         )
         unpadded = low[d] <= 0 and not isinstance(position, ir.Value)
-        if sizes[d] == 1 and strides[d] == 1 and low[d] == 0 and base[d] == 1:
+        plain = sizes[d] == 1 and strides[d] == 1 and low[d] == 0 and base[d] == 1
+        if plain and counts[d] <= extent:  # no padding at the end either
             result.append(position)
             continue
         if not unpadded:
@@ -202,6 +204,7 @@ def _reduce_window(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Val
             node.dims("base_dilations"),
             inputs[0].shape,
             sizes,
+            node.shape,
         )
         elements = reducer.enter([e.value(x, at) for x in inputs])
         combined = reducer.combine(values, elements)
@@ -293,6 +296,7 @@ def _convolution(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value
             node.dims("lhs_dilation"),
             [lhs.shape[d] for d in node.dims("input_spatial_dimensions")],
             sizes,
+            [node.shape[d] for d in node.dims("output_spatial_dimensions")],
         )
         tap = [
             build.sub(size - 1, w) if flip else w
