@@ -209,6 +209,8 @@ class _Builder:
 
     def step(self, scope: _Scope, step: Step) -> None:
         if isinstance(step, LaunchStep):
+            if all(result.type.size == 0 for result in step.results):
+                return  # nothing to compute; a kernel of one task would write beyond the buffer
             spec = step.kernel
             operands = zip(step.operands, spec.arguments, strict=True)
             results = zip(step.results, spec.results, strict=True)

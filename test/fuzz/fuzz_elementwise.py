@@ -63,7 +63,7 @@ def smooth(scope: Scope) -> list[Value]:
         return []
     name = scope.choose.of(tuple(SMOOTH))
     rule = SMOOTH[name]
-    if not value.wild or rule.low > -1:
+    if not (value.wild and name in ("tanh", "logistic")):
         value = scope.clamped(value, rule.low, rule.high)
     error = rule.slope * value.error + epsilon(value.element) * rule.bound
     return [

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from interpreter import evaluate
 
 import gristmill
+from gristmill.compiler.compile import compile_stages, import_source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
@@ -125,6 +126,19 @@ def test_rows_that_read_other_rows(name: str) -> None:
     array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     (want,) = evaluate(text, array)
     np.testing.assert_allclose(gristmill.compile(text)(array), want, rtol=1e-5)
+
+
+def test_empty_results_are_not_computed() -> None:
+    text = """module {
+  func.func @main(%0: tensor<5x3x0xf32>) -> tensor<0x5x3xf32> {
+    %1 = stablehlo.transpose %0, dims = [2, 0, 1] : (tensor<5x3x0xf32>) -> tensor<0x5x3xf32>
+    return %1 : tensor<0x5x3xf32>
+  }
+}
+"""
+    compilation = compile_stages(import_source(text), keep_stages=True, stop_after="rt")
+    assert "rtv.launch" not in str(compilation.emit("rt"))
+    assert np.asarray(gristmill.compile(text)(np.empty((5, 3, 0), np.float32))).shape == (0, 5, 3)
 
 
 def test_moves_of_bf16() -> None:
