@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the reference pages that are derived from tables in the code: docs/ir.md and docs/settings.md.
+"""Writes the reference pages that are derived from tables in the code: docs/ir.md, docs/ops.md and docs/settings.md.
 
     python docs/generate.py
 
@@ -8,7 +8,12 @@ A test fails when a page is not what this program writes.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import probe
 
 from gristmill.compiler.emitters.registry import is_supported
 from gristmill.dialects import hlo, rt
@@ -73,6 +78,55 @@ def ir_page() -> str:
     )
 
 
+#: Element types by family, for short lists of them.
+FAMILIES = {
+    "i1": ["i1"],
+    "i2–i64": ["i2", "i4", "i8", "i16", "i32", "i64"],
+    "ui2–ui64": ["ui2", "ui4", "ui8", "ui16", "ui32", "ui64"],
+    "f4–f8": [name for name in ELEMENT_TYPES if name.startswith(("f4", "f6E", "f8"))],
+    "bf16, f16, f32, f64": ["bf16", "f16", "f32", "f64"],
+    "complex": ["complex<f32>", "complex<f64>"],
+}
+
+
+def types(names: list[str]) -> str:
+    """A short list of element types."""
+    if len(names) == len(ELEMENT_TYPES):
+        return "all"
+    parts: list[str] = []
+    for label, members in FAMILIES.items():
+        inside = [name for name in members if name in names]
+        parts += [label] if inside == members else [f"`{name}`" for name in inside]
+    return ", ".join(parts)
+
+
+def operation_row(name: str) -> tuple[str, ...]:
+    """One row of the table of StableHLO operations."""
+    if name in probe.REASONS:
+        answer = "partly" if name == "custom_call" else "no"
+        return (f"`{name}`", answer, "", probe.REASONS[name])
+    if not probe.has_probe(name):
+        return (f"`{name}`", "yes", "", probe.NOTES[name])
+    good, bad = probe.support(name)
+    answer = "yes" if good and not bad else "partly" if good else "no"
+    why = probe.NOTES.get(name, f"not for {types(bad)}" if bad else "")
+    return (f"`{name}`", answer, types(good) if probe.is_generic(name) else "", why)
+
+
+def ops_page() -> str:
+    """docs/ops.md."""
+    header = ("operation", "CPU", "element types", "notes")
+    rows = [operation_row(name) for name in probe.names()]
+    return (
+        f"# StableHLO operations\n\n{MARK}"
+        "What compiles for the CPU: for every operation and every element type that StableHLO's verifier allows it, a\n"
+        "small function is compiled up to its kernels. `partly` means that some allowed types or forms are refused,\n"
+        "by name. That results are right is shown by the [conformance tests](conformance.md) and by the fuzzer in\n"
+        f"`test/fuzz`.\n\nAll element types: {', '.join(f'`{name}`' for name in ELEMENT_TYPES)}.\n\n"
+        + table(header, rows)
+    )
+
+
 def settings_page() -> str:
     """docs/settings.md."""
     rows = [(f"`{knob.name}`", knob.doc) for knob in KNOBS]
@@ -82,7 +136,7 @@ def settings_page() -> str:
     )
 
 
-PAGES = {"ir.md": ir_page, "settings.md": settings_page}
+PAGES = {"ir.md": ir_page, "ops.md": ops_page, "settings.md": settings_page}
 
 
 def main() -> None:

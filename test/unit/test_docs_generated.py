@@ -25,7 +25,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["ir.md", "settings.md"])
+@pytest.mark.parametrize("name", ["ir.md", "ops.md", "settings.md"])
 def test_generated_pages_are_fresh(name: str) -> None:
     wanted = generator().PAGES[name]()
     assert (ROOT / "docs" / name).read_text() == wanted, "run make docs"
