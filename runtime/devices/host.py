@@ -38,8 +38,8 @@ from gristmill.runtime.workers import WorkerPool
 #: worker costs more than they do.
 INLINE_BYTES = 256 << 10
 #: Copies from this size on are split over threads, in pieces of ``PIECE_BYTES``.
-PARALLEL_BYTES = 8 << 20
-PIECE_BYTES = 2 << 20
+PARALLEL_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 #: Smaller memory comes from the heap: a mapping each would exhaust ``vm.max_map_count``.
 _MAPPED_BYTES = 64 << 10
 #: A worker goes to the next stream after this many pieces of work.
