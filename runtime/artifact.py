@@ -103,6 +103,7 @@ def load(path: str | Path) -> Program:
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError) as error:
+        # NotImplementedError: zipfile's word for a compression method or version it does not know.
         raise ArtifactError(f"{path} is not an artifact, or truncated: {error}") from None
     return manifest.program(objects, constants)
 

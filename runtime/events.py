@@ -248,8 +248,7 @@ def _call(event: Event, callback: Callback) -> None:
             observer.call_back(event, callback)
         else:
             callback(event)
-    except Exception as error:
-        # One consumer's fault must not keep the others from running; the interpreter reports it.
+    except Exception as error:  # one consumer's fault must not keep the others from running
         sys.excepthook(type(error), error, error.__traceback__)
 
 

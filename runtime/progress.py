@@ -105,7 +105,7 @@ class ProgressMeter:
             for callback in self._callbacks:
                 try:
                     callback(progress)
-                except Exception as error:
+                except Exception as error:  # a display's fault must not end the upload
                     sys.excepthook(type(error), error, error.__traceback__)
 
     def now(self) -> Progress:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells profilers and debuggers about linked code, when the user asks for it.
 
-``GRISTMILL_PERF_MAP=1`` appends every function to ``/tmp/perf-PID.map`` for ``perf report``.
+``GRISTMILL_PERF_MAP=1`` appends every function to ``/tmp/perf-PID.map``, the fixed place where ``perf report`` looks.
 ``GRISTMILL_GDB_JIT=1`` registers the functions through GDB's JIT interface, so that backtraces name
 them; the interface's entry point is the one in ``libLLVM.so``.
 """

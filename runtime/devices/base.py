@@ -431,7 +431,7 @@ class Device(ABC):
         def go() -> None:
             try:
                 issue(waits, stream).add_callback(forward)
-            except Exception as error:
+            except Exception as error:  # nobody else sees it: this runs in an event's callback
                 result.fail(error)
 
         when_done(foreign, go)

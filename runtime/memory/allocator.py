@@ -516,7 +516,7 @@ class HostMemoryAllocator(HostAllocatorBase):
                     tool.owned(block.registration)
             except GristmillError:
                 raise
-            except Exception as error:
+            except Exception as error:  # a caller's callback, which may raise anything
                 raise DeviceError(
                     f"{self.name}: the device refused to register {capacity} bytes: {error}"
                 ) from error
@@ -554,7 +554,7 @@ class HostMemoryAllocator(HostAllocatorBase):
             return
         try:
             block.registration.close()
-        except Exception as error:
+        except Exception as error:  # a device's callback, which may raise anything
             with self._lock:
                 self._release_failures += 1
             _leaked.append(block.owner)
