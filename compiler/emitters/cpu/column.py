@@ -101,16 +101,14 @@ class ColumnEmitter:
     def _partials(self, phase: PhaseFrame) -> None:
         views = self._views(phase)
 
-        def task(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                batch = build.delinearize(build.div(iv, self.blocks), self.batch)
-                block = build.mod(iv, self.blocks)
-                low = build.div(build.mul(block, self.reduced[0]), self.blocks)
-                high = build.div(build.mul(build.add(block, 1), self.reduced[0]), self.blocks)
-                self._block(phase, views, iv, batch, low, high)
-            return []
+        def task(iv: ir.Value) -> None:
+            batch = build.delinearize(build.div(iv, self.blocks), self.batch)
+            block = build.mod(iv, self.blocks)
+            low = build.div(build.mul(block, self.reduced[0]), self.blocks)
+            high = build.div(build.mul(build.add(block, 1), self.reduced[0]), self.blocks)
+            self._block(phase, views, iv, batch, low, high)
 
-        build.for_loop(phase.begin, phase.end, task)
+        phase.each_task(task)
 
     def _block(
         self,
@@ -166,7 +164,7 @@ class ColumnEmitter:
         views, e = self._views(phase), phase.elemental
         reducer = reducer_of(e, self.node)
 
-        def batch_task(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        def batch_task(iv: ir.Value) -> None:
             base = build.mul(iv, self.blocks)
             batch = build.delinearize(iv, self.batch)
 
@@ -184,8 +182,6 @@ class ColumnEmitter:
                     phase.store(number, value, [*batch, *column], root.type)
                 return []
 
-            with e.scope():
-                loop_nest(e, self.kept, [], column_body)
-            return []
+            loop_nest(e, self.kept, [], column_body)
 
-        build.for_loop(phase.begin, phase.end, batch_task)
+        phase.each_task(batch_task)

@@ -48,18 +48,16 @@ class ConcatenateEmitter:
     def _rows(self, phase: PhaseFrame) -> None:
         last = len(self.node.shape) - 1
 
-        def row(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                outer = build.delinearize(iv, self.node.shape[:-1])
-                if self.dimension == last:
-                    for number in range(len(self.parts)):
-                        self._copy(phase, number, outer)
-                else:
-                    self._choose(phase, outer, 0, len(self.parts) - 1)
-            return []
+        def row(iv: ir.Value) -> None:
+            outer = build.delinearize(iv, self.node.shape[:-1])
+            if self.dimension == last:
+                for number in range(len(self.parts)):
+                    self._copy(phase, number, outer)
+            else:
+                self._choose(phase, outer, 0, len(self.parts) - 1)
 
         if self.node.type.size:
-            build.for_loop(phase.begin, phase.end, row)
+            phase.each_task(row)
 
     def _choose(self, phase: PhaseFrame, outer: list[Index], first: int, last: int) -> None:
         """Emit the row's part, known to be one of ``first`` to ``last``: a binary search over branches."""

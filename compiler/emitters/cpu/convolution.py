@@ -10,7 +10,7 @@ as batch, space, channels with its padding; weights as group, window, channel, f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlir import ir
@@ -154,7 +154,7 @@ class ConvolutionEmitter:
 
             build.for_loop(0, array.shape[-2], step)
 
-        self._each(phase, row)
+        phase.each_task(row)
 
     def _copy_kernel(self, phase: PhaseFrame) -> None:
         problem, e = self.problem, phase.elemental
@@ -197,15 +197,7 @@ class ConvolutionEmitter:
             build.for_loop(0, problem.features, copy)
             build.for_loop(problem.features, array.shape[-1], clear)
 
-        self._each(phase, row)
-
-    def _each(self, phase: PhaseFrame, body: Callable[[ir.Value], None]) -> None:
-        def step(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                body(task)
-            return []
-
-        build.for_loop(phase.begin, phase.end, step)
+        phase.each_task(row)
 
     @property
     def _grid(self) -> tuple[int, ...]:
@@ -252,7 +244,7 @@ class ConvolutionEmitter:
                 with build.if_then(final):
                     work.emit(width - rest, rest)
 
-        self._each(phase, row)
+        phase.each_task(row)
 
 
 def _pixels(work: _Tiles, begin: Index, end: Index, pixels: int) -> None:

@@ -12,7 +12,7 @@ A *line* runs along the scanned dimension. Three ways:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlir import ir
@@ -123,14 +123,6 @@ class CumulativeEmitter:
         for number, root in enumerate(self.source.graph.results):
             phase.store(number, narrow[root.result], index, root.type)
 
-    def _each(self, phase: PhaseFrame, body: Callable[[ir.Value], None]) -> None:
-        def step(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                body(task)
-            return []
-
-        build.for_loop(phase.begin, phase.end, step)
-
     def _scan(
         self,
         phase: PhaseFrame,
@@ -178,7 +170,7 @@ class CumulativeEmitter:
 
         work = worth_splitting(self.node.type.size, 10)
         frame.phase(
-            lambda phase: self._each(phase, lambda number: task(phase, number)),
+            lambda phase: phase.each_task(lambda number: task(phase, number)),
             groups + single,
             work,
         )
@@ -237,7 +229,7 @@ class CumulativeEmitter:
             build.for_loop(0, self.length, row)
 
         frame.phase(
-            lambda phase: self._each(phase, lambda number: task(phase, number)),
+            lambda phase: phase.each_task(lambda number: task(phase, number)),
             self.outer * blocks,
             worth_splitting(self.node.type.size, 10),
         )
@@ -294,7 +286,7 @@ class CumulativeEmitter:
 
         for body in (reduce, scan):
             frame.phase(
-                lambda phase, body=body: self._each(phase, lambda number: body(phase, number)),
+                lambda phase, body=body: phase.each_task(lambda number: body(phase, number)),
                 lines * threads,
                 True,
             )

@@ -223,16 +223,14 @@ class _Lines:
             build.view(phase.scratch, i * self._plane_bytes(self.width), array) for i in range(4)
         ]
 
-        def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                first = build.mul(number, self.width)
-                count: Index = self.width
-                if self.job.lines % self.width:
-                    count = build.minimum(build.sub(self.job.lines, first), self.width)
-                _Group(self, phase, tables, first, count).emit(planes)
-            return []
+        def task(number: ir.Value) -> None:
+            first = build.mul(number, self.width)
+            count: Index = self.width
+            if self.job.lines % self.width:
+                count = build.minimum(build.sub(self.job.lines, first), self.width)
+            _Group(self, phase, tables, first, count).emit(planes)
 
-        build.for_loop(phase.begin, phase.end, task)
+        phase.each_task(task)
 
 
 Planes = Sequence[ir.Value]

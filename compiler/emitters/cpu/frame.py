@@ -71,6 +71,16 @@ class PhaseFrame:
         """Store one element of result ``number``."""
         build.store(value, self.results[number], index, array.element)
 
+    def each_task(self, body: Callable[[ir.Value], None]) -> None:
+        """Run ``body`` for each task of the range; what it computes is not known to the next."""
+
+        def step(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with self.elemental.scope():
+                body(task)
+            return []
+
+        build.for_loop(self.begin, self.end, step)
+
 
 class KernelFrame:
     """Collects the phases of one kernel.

@@ -75,14 +75,12 @@ class TriangularSolveEmitter:
         return -(-self.columns // self.panel.width)
 
     def _tasks(self, phase: PhaseFrame) -> None:
-        def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                batch = build.delinearize(build.div(number, self._panels), self.batch)
-                first = build.mul(build.mod(number, self._panels), self.panel.width)
-                self._solve(phase, batch, first)
-            return []
+        def task(number: ir.Value) -> None:
+            batch = build.delinearize(build.div(number, self._panels), self.batch)
+            first = build.mul(build.mod(number, self._panels), self.panel.width)
+            self._solve(phase, batch, first)
 
-        build.for_loop(phase.begin, phase.end, task)
+        phase.each_task(task)
 
     def _place(self, row: Index, column: Index) -> list[Index]:
         return [row, column] if self.left else [column, row]
@@ -174,12 +172,10 @@ class CholeskyEmitter:
         flops = self.node.type.size * self.size // 3
 
         def tasks(phase: PhaseFrame) -> None:
-            def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                with phase.elemental.scope():
-                    _Factorisation(self, phase, build.delinearize(number, self.batch)).emit()
-                return []
+            def task(number: ir.Value) -> None:
+                _Factorisation(self, phase, build.delinearize(number, self.batch)).emit()
 
-            build.for_loop(phase.begin, phase.end, task)
+            phase.each_task(task)
 
         frame.phase(tasks, math.prod(self.batch), worth_splitting(flops, 2))
         return frame.finish("cholesky", flops)

@@ -99,13 +99,11 @@ class LoopEmitter:
         build.for_loop(0, rows, body)
 
     def _rows(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
-        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                outer = build.delinearize(iv, shape[:-1])
-                self._columns(phase, outer, 0, shape[-1] if shape else 1)
-            return []
+        def body(iv: ir.Value) -> None:
+            outer = build.delinearize(iv, shape[:-1])
+            self._columns(phase, outer, 0, shape[-1] if shape else 1)
 
-        build.for_loop(phase.begin, phase.end, body)
+        phase.each_task(body)
 
     def _columns(self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index) -> None:
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:

@@ -101,17 +101,15 @@ class PoolingEmitter:
         return frame.finish("pooling", work)
 
     def _rows(self, phase: PhaseFrame) -> None:
-        def row(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                outer = build.delinearize(task, self.node.shape[:-2])
-                pixels = self.windows[-1]
-                begin, end = pixels.interior
-                parts = ((0, begin, True), (begin, end, False), (end, pixels.outputs, True))
-                for low, high, is_border in parts:
-                    self._pixels(phase, outer, (low, high), is_border)
-            return []
+        def row(task: ir.Value) -> None:
+            outer = build.delinearize(task, self.node.shape[:-2])
+            pixels = self.windows[-1]
+            begin, end = pixels.interior
+            parts = ((0, begin, True), (begin, end, False), (end, pixels.outputs, True))
+            for low, high, is_border in parts:
+                self._pixels(phase, outer, (low, high), is_border)
 
-        build.for_loop(phase.begin, phase.end, row)
+        phase.each_task(row)
 
     def _pixels(
         self, phase: PhaseFrame, outer: list[Index], span: tuple[int, int], is_border: bool

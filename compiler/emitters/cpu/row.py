@@ -197,12 +197,7 @@ class RowEmitter:
         ]
 
     def _rows(self, phase: PhaseFrame) -> None:
-        def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                self._row(phase, build.delinearize(iv, self.plan.rows))
-            return []
-
-        build.for_loop(phase.begin, phase.end, body)
+        phase.each_task(lambda row: self._row(phase, build.delinearize(row, self.plan.rows)))
 
     def _row(self, phase: PhaseFrame, row: list[Index]) -> None:
         plan = self.plan

@@ -69,24 +69,22 @@ class SelectAndScatterEmitter:
         e = phase.elemental
         shape = self.operand.shape
 
-        def task(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                outer = build.delinearize(number, shape[:leading])
-                start = e.value(self.initial, ())
+        def task(number: ir.Value) -> None:
+            outer = build.delinearize(number, shape[:leading])
+            start = e.value(self.initial, ())
 
-                def fill(index: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-                    phase.store(0, start, [*outer, *index], self.node.type)
-                    return []
+            def fill(index: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                phase.store(0, start, [*outer, *index], self.node.type)
+                return []
 
-                def visit(index: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-                    self._visit(phase, [*outer, *index])
-                    return []
+            def visit(index: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                self._visit(phase, [*outer, *index])
+                return []
 
-                loop_nest(e, shape[leading:], [], fill)
-                loop_nest(e, self.values.shape[leading:], [], visit)
-            return []
+            loop_nest(e, shape[leading:], [], fill)
+            loop_nest(e, self.values.shape[leading:], [], visit)
 
-        build.for_loop(phase.begin, phase.end, task)
+        phase.each_task(task)
 
     def _visit(self, phase: PhaseFrame, index: list[Index]) -> None:
         """Scatter the source value at ``index``."""

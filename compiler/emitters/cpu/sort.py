@@ -49,7 +49,6 @@ from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
-RowBody = Callable[[ir.Value], None]
 TaskBody = Callable[[PhaseFrame, ir.Value], None]
 
 _PRED = element_type("i1")
@@ -182,7 +181,7 @@ class SortEmitter:
     ) -> KernelDefinition:
         """One phase with a task a row."""
         frame.phase(
-            lambda phase: self.each_row(phase, lambda row: sort_row(phase, row)),
+            lambda phase: phase.each_task(lambda row: sort_row(phase, row)),
             self.rows.count,
             self.work() >= PARALLEL_THRESHOLD_NS,
         )
@@ -206,16 +205,6 @@ class SortEmitter:
             index = self.rows.index(row, arith.IndexCastOp(ir.IndexType.get(), origin).result)
             for number, root in enumerate(self.source.graph.results):
                 phase.store(number, e.value(self.inputs[root.result], index), target, root.type)
-
-    def each_row(self, phase: PhaseFrame, body: RowBody) -> None:
-        """Run ``body`` for each row of the phase's task range."""
-
-        def step(row: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                body(row)
-            return []
-
-        build.for_loop(phase.begin, phase.end, step)
 
 
 @dataclass(frozen=True)
@@ -263,7 +252,7 @@ class _KeySort:
             self._restore(phase, row, lost)
 
         frame.phase(
-            lambda phase: self.owner.each_row(phase, lambda row: sort_row(phase, row)),
+            lambda phase: phase.each_task(lambda row: sort_row(phase, row)),
             rows.count,
             self.owner.work() >= PARALLEL_THRESHOLD_NS,
         )
@@ -471,9 +460,7 @@ class _KeySort:
         self._tasks(frame, merge, rows.count * pairs)
 
     def _tasks(self, frame: KernelFrame, body: TaskBody, tasks: int) -> None:
-        frame.phase(
-            lambda phase: self.owner.each_row(phase, lambda task: body(phase, task)), tasks, True
-        )
+        frame.phase(lambda phase: phase.each_task(lambda task: body(phase, task)), tasks, True)
 
 
 def _count(total: ir.Value, condition: ir.Value) -> ir.Value:

@@ -71,15 +71,13 @@ class TransposeEmitter:
         lanes = self._lanes()
         whole = along // lanes * lanes if lanes else 0
 
-        def task(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with phase.elemental.scope():
-                outer = build.delinearize(build.div(iv, strips), [shape[d] for d in self.outer])
-                low = build.mul(build.mod(iv, strips), STRIP)
-                high = build.minimum(build.add(low, STRIP), across)
-                self._strip(phase, outer, low, high, lanes, whole, along)
-            return []
+        def task(iv: ir.Value) -> None:
+            outer = build.delinearize(build.div(iv, strips), [shape[d] for d in self.outer])
+            low = build.mul(build.mod(iv, strips), STRIP)
+            high = build.minimum(build.add(low, STRIP), across)
+            self._strip(phase, outer, low, high, lanes, whole, along)
 
-        build.for_loop(phase.begin, phase.end, task)
+        phase.each_task(task)
 
     def _strip(
         self,

@@ -106,21 +106,19 @@ class UpdateEmitter:
             at = [build.add(b, i) for b, i in zip(begin, index, strict=True)]
             phase.store(0, e.value(update, index), at, self.node.type)
 
-        def row(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                outer = build.delinearize(iv, shape[:-1])
-                if not shape or shape[-1] == 1:
-                    element([*outer, *([0] if shape else [])])
-                    return []
+        def row(iv: ir.Value) -> None:
+            outer = build.delinearize(iv, shape[:-1])
+            if not shape or shape[-1] == 1:
+                element([*outer, *([0] if shape else [])])
+            else:
                 build.for_loop(0, shape[-1], lambda j, _: column(outer, j))
-            return []
 
         def column(outer: list[Index], j: ir.Value) -> list[ir.Value]:
             with e.scope():
                 element([*outer, j])
             return []
 
-        build.for_loop(phase.begin, phase.end, row)
+        phase.each_task(row)
 
 
 class ScatterEmitter:
