@@ -88,11 +88,16 @@ class _MlirAttribute(ctypes.Structure):
     _fields_ = (("ptr", ctypes.c_void_p),)
 
 
+def mlir_c_function(name: str) -> Any:
+    """A function of MLIR's C API, called with the GIL held: the bindings' diagnostic handlers touch Python objects."""
+    library = Path(mlir.__path__[0]) / "_mlir_libs" / "libMLIRPythonCAPI.so"
+    return getattr(ctypes.PyDLL(str(library)), name)
+
+
 @lru_cache(maxsize=1)
 def _raw_data() -> Any:
     """``mlirDenseElementsAttrGetRawData``: the binding's buffer protocol lacks bf16 and narrow types."""
-    library = Path(mlir.__path__[0]) / "_mlir_libs" / "libMLIRPythonCAPI.so"
-    function = ctypes.CDLL(str(library)).mlirDenseElementsAttrGetRawData
+    function = mlir_c_function("mlirDenseElementsAttrGetRawData")
     function.restype = ctypes.c_void_p
     function.argtypes = [_MlirAttribute]
     return function
@@ -106,11 +111,16 @@ def _capsule_pointer() -> Any:
     return function
 
 
+def capsule_pointer(capsule: object, kind: str) -> int:
+    """The C API's pointer behind a binding object's ``_CAPIPtr``; ``kind``: ``Operation``, ``Attribute``."""
+    return _capsule_pointer()(capsule, f"mlir.ir.{kind}._CAPIPtr".encode())
+
+
 def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
     """The content of a dense elements attribute as a fresh array of its shape and dtype."""
     array = array_type(ir.DenseElementsAttr(attribute).type)
     splat = ir.DenseElementsAttr(attribute).is_splat
-    pointer = _capsule_pointer()(attribute._CAPIPtr, b"mlir.ir.Attribute._CAPIPtr")
+    pointer = capsule_pointer(attribute._CAPIPtr, "Attribute")
     address = _raw_data()(_MlirAttribute(pointer))
     count = 1 if splat else array.size
     element: ElementType = array.element

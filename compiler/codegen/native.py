@@ -11,12 +11,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import mlir
 from mlir import ir
 
+from gristmill.compiler.module import capsule_pointer, mlir_c_function
 from gristmill.compiler.target import Target
 from gristmill.errors import ToolchainError
 from gristmill.runtime.llvm.core import Context, Module
@@ -33,19 +32,9 @@ class _MlirOperation(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def _mlir_translate() -> Any:
-    library = Path(mlir.__path__[0]) / "_mlir_libs" / "libMLIRPythonCAPI.so"
-    # PyDLL keeps the GIL: the bindings' diagnostic handlers touch Python objects.
-    function = ctypes.PyDLL(str(library)).mlirTranslateModuleToLLVMIR
+    function = mlir_c_function("mlirTranslateModuleToLLVMIR")
     function.restype = ctypes.c_void_p
     function.argtypes = [_MlirOperation, ctypes.c_void_p]
-    return function
-
-
-@lru_cache(maxsize=1)
-def _capsule_pointer() -> Any:
-    function = ctypes.pythonapi.PyCapsule_GetPointer
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.py_object, ctypes.c_char_p]
     return function
 
 
@@ -54,7 +43,7 @@ def translate(module: ir.Module, context: Context) -> Module:
 
     Raises ``ToolchainError`` with MLIR's diagnostics when an op has no translation.
     """
-    pointer = _capsule_pointer()(module.operation._CAPIPtr, b"mlir.ir.Operation._CAPIPtr")
+    pointer = capsule_pointer(module.operation._CAPIPtr, "Operation")
     messages: list[str] = []
 
     def collect(diagnostic: ir.Diagnostic) -> bool:
