@@ -24,13 +24,8 @@ import numpy as np
 
 from gristmill.errors import ClosedError, GristmillError, InputError
 from gristmill.runtime import foreign, observer
-from gristmill.runtime.devices.base import (
-    Device,
-    DeviceAllocation,
-    MemorySpace,
-    Stream,
-    check_range,
-)
+from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, check_range
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, all_of, failed, ready
 from gristmill.runtime.layout import Shape, check_sizes
 

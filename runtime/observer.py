@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 if TYPE_CHECKING:
-    from gristmill.runtime.devices.base import DeviceAllocation, Stream
+    from gristmill.runtime.devices.base import DeviceAllocation
+    from gristmill.runtime.devices.stream import Stream
     from gristmill.runtime.events import Event
 
 Arguments = ParamSpec("Arguments")

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from gristmill.runtime import foreign, observer
 from gristmill.runtime.buffers import RawBuffer
-from gristmill.runtime.devices.base import DeviceAllocation, Stream
+from gristmill.runtime.devices.base import DeviceAllocation
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 
 #: A buffer, an allocation, or host data: an array or any object with the buffer protocol.

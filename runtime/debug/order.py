@@ -18,7 +18,7 @@ from gristmill.runtime import observer
 from gristmill.runtime.debug.clocks import Clock, Timelines, join
 from gristmill.runtime.debug.shadow import Use
 from gristmill.runtime.debug.sites import Site, caller, is_user_file, is_user_function
-from gristmill.runtime.devices.base import Stream
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, EventState
 from gristmill.runtime.observer import Access, Operation
 

@@ -31,7 +31,8 @@ from gristmill.runtime.debug.trace_builder import (
     StreamWaits,
     Submitted,
 )
-from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace, Stream
+from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 from gristmill.runtime.observer import Operation
 

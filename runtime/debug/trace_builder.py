@@ -15,7 +15,7 @@ from gristmill.runtime.debug.trace import (
     Track,
     TransferSpan,
 )
-from gristmill.runtime.devices.base import Stream
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 from gristmill.runtime.observer import Operation
 

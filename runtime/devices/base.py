@@ -28,6 +28,7 @@ from gristmill.errors import ClosedError, InputError
 from gristmill.runtime import observer
 from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, check_range
 from gristmill.runtime.devices.in_place import HostRanges
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, when_done
 
 __all__ = [
@@ -35,14 +36,9 @@ __all__ = [
     "DeviceAllocation",
     "DeviceStatistics",
     "MemorySpace",
-    "Stream",
-    "Work",
     "check_range",
     "copy_kind",
 ]
-
-#: A host function; what it returns is ignored.
-Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -65,85 +61,6 @@ class DeviceStatistics:
     copied_bytes: dict[str, int] = field(default_factory=dict[str, int])
     streams: int = 0
     failures: int = 0
-
-
-class Stream(ABC):
-    """An ordered, asynchronous queue of work on one device. See the module's rules.
-
-    Devices implement the abstract methods; ``Device.create_stream`` makes streams.
-    """
-
-    def __init__(self, device: Device, name: str, chain_errors: bool) -> None:
-        self.device = device
-        self.name = name
-        self.chain_errors = chain_errors
-        for tool in observer.active:
-            tool.opened(self)
-
-    @abstractmethod
-    def enqueue(self, work: Work, *, waits: Sequence[Event] = (), name: str = "work") -> Event:
-        """Run the host function ``work`` in stream order; what it raises fails the returned event.
-
-        ``work`` must not wait for this device's events. Raises ``ClosedError`` on a closed stream.
-        """
-
-    @abstractmethod
-    def wait_event(self, event: Event) -> None:
-        """Let everything enqueued from now on wait for ``event``, an event of any device."""
-
-    @abstractmethod
-    def record_event(self, name: str = "record") -> Event:
-        """An event that completes when everything enqueued so far has ended.
-
-        It fails only on a ``chain_errors`` stream that is in error by then.
-        """
-
-    @property
-    @abstractmethod
-    def error(self) -> BaseException | None:
-        """The first failure on a ``chain_errors`` stream since the last :meth:`recover`."""
-
-    @abstractmethod
-    def recover(self) -> None:
-        """Forget the failure of a ``chain_errors`` stream: work enqueued from now on runs again."""
-
-    @abstractmethod
-    def close(self, timeout: float | None = None) -> None:
-        """Wait for all work, then release the stream; idempotent.
-
-        Raises ``DeadlineError`` after ``timeout`` seconds; the stream then stays open.
-        """
-
-    @property
-    @abstractmethod
-    def closed(self) -> bool:
-        """Whether the stream was closed."""
-
-    def synchronize(self, timeout: float | None = None) -> None:
-        """Block until everything enqueued so far has ended.
-
-        Raises the stream's error if it chains errors, ``DeadlineError`` after ``timeout`` seconds.
-        """
-        self.record_event(f"synchronize {self.name}").wait(timeout)
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything enqueued so far has ended."""
-        query = self.record_event("idle query")
-        if not query.done:
-            return False
-        for tool in observer.active:
-            tool.waited(query)
-        return True
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<stream {self.name} of {self.device}>"
 
 
 class Device(ABC):

@@ -26,17 +26,12 @@ from functools import partial
 from gristmill.errors import DeviceError, GristmillError, InputError, ResourceExhaustedError
 from gristmill.runtime import observer
 from gristmill.runtime.devices import cuda_driver
-from gristmill.runtime.devices.base import (
-    DeviceAllocation,
-    MemorySpace,
-    Stream,
-    check_range,
-    copy_kind,
-)
+from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace, check_range, copy_kind
 from gristmill.runtime.devices.cuda_context import CudaContext
 from gristmill.runtime.devices.cuda_driver import CudaError
 from gristmill.runtime.devices.cuda_module import CudaGraphRecorder, CudaModule
 from gristmill.runtime.devices.cuda_stream import CudaEvent, CudaStream
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 
 #: Up to this size the driver takes pageable memory into its command buffer, without a wait.

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from gristmill.errors import DeviceError, GristmillError
 from gristmill.runtime import observer
 from gristmill.runtime.devices import cuda_driver
-from gristmill.runtime.devices.base import Device, Stream
+from gristmill.runtime.devices.base import Device
 from gristmill.runtime.devices.cuda_driver import CudaDeviceLostError, CudaDriver
+from gristmill.runtime.devices.stream import Stream
 
 
 class CudaContext(Device):

@@ -16,13 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from gristmill.errors import ClosedError, DeadlineError, DependencyError, GristmillError
+from gristmill.errors import ClosedError, DeadlineError, GristmillError
 from gristmill.runtime import observer
-from gristmill.runtime.devices.base import Stream, Work
 from gristmill.runtime.devices.cuda_context import CudaContext
-from gristmill.runtime.events import Event, dependency_error, first_failed, when_done
+from gristmill.runtime.devices.stream import Stream, Task, Work
+from gristmill.runtime.events import Event, first_failed, when_done
 
 #: Gives an operation to the driver: called with the stream's handle.
 Submit = Callable[[int], None]
@@ -58,34 +59,13 @@ class CudaEvent(Event):
             return handle
 
 
-class _Op:
+@dataclass(slots=True, eq=False)
+class _Op(Task[CudaEvent]):
     """One operation of a stream: ``submit`` for the driver, or ``work`` for the host, or neither."""
 
-    __slots__ = ("blocking", "event", "failure", "marker", "recovers", "submit", "waits", "work")
-
-    def __init__(
-        self,
-        event: CudaEvent,
-        waits: Sequence[Event] = (),
-        *,
-        submit: Submit | None = None,
-        work: Work | None = None,
-        blocking: bool = False,
-        marker: bool = False,
-        recovers: bool = False,
-    ) -> None:
-        self.event = event
-        self.waits = tuple(waits)
-        self.submit = submit
-        self.work = work
-        self.blocking = (
-            blocking  # the driver's call may block, so the caller's thread must not make it
-        )
-        self.marker = (
-            marker  # only says that earlier work ended, on streams that do not chain errors
-        )
-        self.recovers = recovers
-        self.failure: BaseException | None = None
+    submit: Submit | None = None
+    #: The driver's call may block, so the caller's thread must not make it.
+    blocking: bool = False
 
 
 class CudaStream(Stream):
@@ -102,16 +82,10 @@ class CudaStream(Stream):
             None  # the head of the backlog, when its waits will wake the thread
         )
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
         self._closed = False
         self._changed = threading.Condition(threading.RLock())
 
     # The interface
-
-    @property
-    def error(self) -> BaseException | None:
-        """The first failure since the last :meth:`recover`."""
-        return self._error
 
     @property
     def closed(self) -> bool:
@@ -120,7 +94,7 @@ class CudaStream(Stream):
 
     def enqueue(self, work: Work, *, waits: Sequence[Event] = (), name: str = "work") -> Event:
         """See ``Stream.enqueue``; the work runs on a thread of the runtime, not of the driver."""
-        op = _Op(CudaEvent(name), waits, work=work)
+        op = _Op(CudaEvent(name), tuple(waits), work=work)
         if observer.active:
             self.device.observe(name, self, op.event, op.waits)
         return self._push(op)
@@ -134,7 +108,7 @@ class CudaStream(Stream):
         stream's; what it raises on this thread is raised here, nothing then being enqueued.
         ``blocking``: it may block, so that it must not run here.
         """
-        return self._push(_Op(CudaEvent(name), waits, submit=submit, blocking=blocking))
+        return self._push(_Op(CudaEvent(name), tuple(waits), submit=submit, blocking=blocking))
 
     def wait_event(self, event: Event) -> None:
         """See ``Stream.wait_event``."""
@@ -348,44 +322,6 @@ class CudaStream(Stream):
                 op.failure = op.failure or error
                 self._settle()
         self._finish(op)
-
-    def _finish(self, op: _Op) -> None:
-        """Run host work, and complete the event by what is known of the operation and its waits."""
-        event = op.event
-        if op.recovers:
-            self._error = None
-        poison = first_failed(op.waits)
-        if self._error is not None:
-            error = DependencyError(
-                f"{event.name} was not run: {self} failed before ({self._error})"
-            )
-            error.__cause__ = self._error
-            event.fail(error)
-        elif poison is not None:
-            self._failed(op, dependency_error(event.name, poison))
-        elif op.failure is not None:
-            self._failed(op, op.failure)
-        elif op.work is None:
-            event.complete()
-        else:
-            try:
-                if observer.active:
-                    event.started_ns = time.perf_counter_ns()
-                    observer.call_after((event,), op.work)
-                else:
-                    op.work()
-            except BaseException as error:
-                self._failed(op, error)
-            else:
-                event.complete()
-
-    def _failed(self, op: _Op, error: BaseException) -> None:
-        if self.chain_errors:
-            self._error = error
-        elif op.marker and op.failure is None:
-            op.event.complete()
-            return
-        op.event.fail(error)
 
 
 def _orderable(event: Event) -> bool:

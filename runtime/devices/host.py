@@ -16,7 +16,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,13 +23,13 @@ import numpy as np
 from gristmill.errors import (
     ClosedError,
     DeadlineError,
-    DependencyError,
     InputError,
     ResourceExhaustedError,
 )
 from gristmill.runtime import observer
-from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, Stream, Work
-from gristmill.runtime.events import Event, EventState, dependency_error, first_failed, when_done
+from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
+from gristmill.runtime.devices.stream import Stream, Task, Work
+from gristmill.runtime.events import Event, EventState, when_done
 from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty, data_address
 from gristmill.runtime.workers import WorkerPool
 
@@ -46,19 +45,6 @@ _MAPPED_BYTES = 64 << 10
 _TURN = 32
 
 
-@dataclass(slots=True)
-class _Task:
-    """A piece of a stream's work; ``work`` is None for one that only keeps a place in the order."""
-
-    work: Work | None
-    waits: tuple[Event, ...]
-    event: Event
-    #: Clears the stream's error instead of failing with it.
-    recovers: bool = False
-    #: Its completion says only that earlier work ended, on streams that do not chain errors.
-    marker: bool = False
-
-
 class HostStream(Stream):
     """A stream on the workers of a :class:`HostDevice`."""
 
@@ -66,17 +52,11 @@ class HostStream(Stream):
         super().__init__(device, name, chain_errors)
         self._host = device
         self._pool = pool
-        self._tasks: deque[_Task] = deque()
+        self._tasks: deque[Task[Event]] = deque()
         #: Whether someone drains the queue, or an event will bring someone.
         self._active = False
-        self._error: BaseException | None = None
         self._closed = False
         self._lock = threading.RLock()
-
-    @property
-    def error(self) -> BaseException | None:
-        """The first failure since the last :meth:`recover`."""
-        return self._error
 
     @property
     def closed(self) -> bool:
@@ -91,7 +71,7 @@ class HostStream(Stream):
         name: str = "work",
     ) -> Event:
         """See ``Stream.enqueue``."""
-        task = _Task(work, tuple(waits), Event(name))
+        task = Task(Event(name), tuple(waits), work)
         if observer.active:
             self.device.observe(name, self, task.event, task.waits)
         self._push(task)
@@ -99,7 +79,7 @@ class HostStream(Stream):
 
     def push_copy(self, work: Work, waits: Sequence[Event], name: str, inline: bool) -> Event:
         """Enqueue a copy. ``inline``: run on this thread when nothing is to be waited for."""
-        task = _Task(work, tuple(waits), Event(name))
+        task = Task(Event(name), tuple(waits), work)
         inline = inline and all(event.state is not EventState.PENDING for event in task.waits)
         self._push(task, inline)
         return task.event
@@ -107,13 +87,13 @@ class HostStream(Stream):
     def wait_event(self, event: Event) -> None:
         """See ``Stream.wait_event``."""
         marker = Event(f"{self.name} waiting for {event.name}")
-        self._push(_Task(None, (event,), marker, marker=True))
+        self._push(Task(marker, (event,), marker=True))
         for tool in observer.active:
             tool.stream_waits(self, event)
 
     def record_event(self, name: str = "record") -> Event:
         """See ``Stream.record_event``."""
-        task = _Task(None, (), Event(name), marker=True)
+        task = Task(Event(name), marker=True)
         self._push(task, inline=True)
         for tool in observer.active:
             tool.recorded(self, task.event)
@@ -121,7 +101,7 @@ class HostStream(Stream):
 
     def recover(self) -> None:
         """See ``Stream.recover``."""
-        self._push(_Task(None, (), Event("recover"), recovers=True, marker=True), inline=True)
+        self._push(Task(Event("recover"), recovers=True, marker=True), inline=True)
 
     def close(self, timeout: float | None = None) -> None:
         """See ``Stream.close``."""
@@ -129,7 +109,7 @@ class HostStream(Stream):
         while not self._closed:
             last = Event(f"close {self.name}")
             try:
-                self._push(_Task(None, (), last, marker=True), inline=True)
+                self._push(Task(last, marker=True), inline=True)
             except ClosedError:
                 return  # by another thread meanwhile
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -144,7 +124,7 @@ class HostStream(Stream):
                 self._closed = True
         self._host.stream_closed(self)
 
-    def _push(self, task: _Task, inline: bool = False) -> None:
+    def _push(self, task: Task[Event], inline: bool = False) -> None:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self} was closed; create another stream")
@@ -155,7 +135,7 @@ class HostStream(Stream):
             if not inline:
                 self._tasks.append(task)
         if inline:
-            self._run(task)
+            self._finish(task)
             with self._lock:
                 if not self._tasks:
                     self._active = False
@@ -174,48 +154,12 @@ class HostStream(Stream):
                 return
             with self._lock:
                 self._tasks.popleft()
-            self._run(task)
+            self._finish(task)
             del task
         self._resume()
 
     def _resume(self) -> None:
         self._pool.submit(self._drain)
-
-    def _run(self, task: _Task) -> None:
-        """Run one task, whose waits are done, and complete its event."""
-        event = task.event
-        if task.recovers:
-            self._error = None
-        poison = first_failed(task.waits)
-        if self._error is not None:
-            error = DependencyError(
-                f"{event.name} was not run: {self} failed before ({self._error})"
-            )
-            error.__cause__ = self._error
-            event.fail(error)
-        elif poison is not None:
-            self._failed(event, dependency_error(event.name, poison), task.marker)
-        elif task.work is None:
-            event.complete()
-        else:
-            try:
-                if observer.active:
-                    event.started_ns = time.perf_counter_ns()
-                    observer.call_after((event,), task.work)
-                else:
-                    task.work()
-            except BaseException as error:
-                self._failed(event, error, False)
-            else:
-                event.complete()
-
-    def _failed(self, event: Event, error: BaseException, marker: bool) -> None:
-        if self.chain_errors:
-            self._error = error
-        elif marker:
-            event.complete()
-            return
-        event.fail(error)
 
 
 class HostDevice(Device):

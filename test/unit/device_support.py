@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import DeviceError
-from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, Stream
+from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
 from gristmill.runtime.devices.host import HostDevice
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 
 #: No wait of a test lasts longer: a hang is a failure, not a stalled run.
