@@ -12,14 +12,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gristmill.errors import DeviceError
 from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
 from gristmill.runtime.devices.host import HostDevice
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
+from gristmill.runtime.layout import Shape
 
 #: No wait of a test lasts longer: a hang is a failure, not a stalled run.
 LIMIT = 20.0
+
+
+def bytes_shape(nbytes: int) -> Shape:
+    """The shape of ``nbytes`` bytes."""
+    return Shape.parse(f"u8[{nbytes}]")
+
+
+def random_bytes(nbytes: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Bytes to transfer."""
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def contents(manager: Any, index: int = 0) -> bytes:
+    """What a transfer manager's buffer holds; the buffer is taken out of it."""
+    with manager.retrieve_buffer(index) as buffer:
+        out = np.zeros(buffer.nbytes, np.uint8)
+        buffer.copy_to_host(out).wait(LIMIT)
+    return out.tobytes()
 
 
 class IslandDevice(HostDevice):

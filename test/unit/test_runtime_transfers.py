@@ -14,7 +14,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 import pytest
-from device_support import LIMIT, SinkDevice
+from device_support import LIMIT, SinkDevice, bytes_shape, contents, random_bytes
 
 from gristmill.errors import ClosedError, InputError, TransferError, UnsupportedError
 from gristmill.runtime.buffers import RawBuffer
@@ -30,21 +30,6 @@ from gristmill.runtime.uploads import Uploader, UploadOptions
 SMALL = UploadOptions(chunk_bytes=64, staging_bytes=256)
 STAGED = UploadOptions(chunk_bytes=64, staging_bytes=256, staged=True)
 VERIFIED = UploadOptions(chunk_bytes=64, staging_bytes=256, verify=True)
-
-
-def bytes_shape(nbytes):
-    return Shape.parse(f"u8[{nbytes}]")
-
-
-def random_bytes(nbytes, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
-
-
-def contents(manager, index=0):
-    with manager.retrieve_buffer(index) as buffer:
-        out = np.zeros(buffer.nbytes, np.uint8)
-        buffer.copy_to_host(out).wait(LIMIT)
-    return out.tobytes()
 
 
 @pytest.fixture(params=[SMALL, STAGED, VERIFIED], ids=["small", "staged", "verified"])

@@ -11,9 +11,8 @@ import threading
 import weakref
 from pathlib import Path
 
-import numpy as np
 import pytest
-from device_support import LIMIT, FaultyDevice
+from device_support import LIMIT, FaultyDevice, bytes_shape, contents, random_bytes
 
 from gristmill.errors import (
     ClosedError,
@@ -24,26 +23,10 @@ from gristmill.errors import (
     TransferCancelledError,
     TransferError,
 )
-from gristmill.runtime.layout import Shape
 from gristmill.runtime.transfers import TransferOptions, create_transfer_manager
 from gristmill.runtime.uploads import Uploader, UploadOptions
 
 SMALL = UploadOptions(chunk_bytes=64, staging_bytes=128)
-
-
-def bytes_shape(nbytes):
-    return Shape.parse(f"u8[{nbytes}]")
-
-
-def random_bytes(nbytes, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
-
-
-def contents(manager, index=0):
-    with manager.retrieve_buffer(index) as buffer:
-        out = np.zeros(buffer.nbytes, np.uint8)
-        buffer.copy_to_host(out).wait(LIMIT)
-    return out.tobytes()
 
 
 @pytest.fixture
