@@ -24,12 +24,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gristmill.errors import ClosedError, InputError
+from gristmill.errors import ClosedError, DeviceError, InputError
 from gristmill.runtime import observer
 from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, check_range
 from gristmill.runtime.devices.in_place import HostRanges
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, when_done
+from gristmill.runtime.memory.allocator import HostMemoryAllocator
+from gristmill.runtime.memory.pool import HostMemoryPool
 
 __all__ = [
     "Device",
@@ -66,19 +68,22 @@ class DeviceStatistics:
 class Device(ABC):
     """One device. A device is a context manager; leaving it closes it.
 
-    Devices implement ``_allocate``, ``_create_stream``, ``_copy``, ``_close``, and the registration of
-    host memory. ``_allocate`` and ``_copy`` are called with checked arguments only.
+    Devices implement ``_allocate``, ``_create_stream``, ``_copy``, ``_close`` (which calls
+    ``_close_host_memory``), and the registration of host memory. ``_allocate`` and ``_copy`` are called
+    with checked arguments only.
 
     Attributes:
         kind: ``host`` or ``cuda``.
         ordinal: its number among its kind.
         memory_spaces: the spaces :meth:`allocate` serves; the first is the default.
         alignment: bytes to which every allocation's address is aligned at least.
+        numa_node: the host's NUMA node nearest to it, or None.
     """
 
     kind: str
     memory_spaces: tuple[MemorySpace, ...] = (MemorySpace.DEVICE, MemorySpace.PINNED)
     alignment: int = 64
+    numa_node: int | None = None
 
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
@@ -87,6 +92,8 @@ class Device(ABC):
         self._closed = False
         self._transfer_streams: dict[str, Stream] = {}
         self._host_ranges = HostRanges(self)
+        self._host_allocator: HostMemoryAllocator | None = None
+        self._host_pool: HostMemoryPool | None = None
 
     # What a device implements
 
@@ -152,6 +159,55 @@ class Device(ABC):
         if nbytes == 0:
             return DeviceAllocation(self, space, 0, 0)
         return self._allocate(nbytes, space, stream)
+
+    @property
+    def host_allocator(self) -> HostMemoryAllocator:
+        """Host memory that this device reaches, for staging; made when first used, closed with the device."""
+        with self._lock:
+            self.check_open()
+            if self._host_allocator is None:
+                self._host_allocator = HostMemoryAllocator.for_device(self)
+            return self._host_allocator
+
+    @property
+    def host_pool(self) -> HostMemoryPool:
+        """Slots of :attr:`host_allocator` for scalars that the device tells the host."""
+        with self._lock:
+            self.check_open()
+            if self._host_pool is None:
+                self._host_pool = HostMemoryPool(
+                    self.host_allocator,
+                    numa_node=self.numa_node,
+                    name=f"host memory pool of {self}",
+                )
+            return self._host_pool
+
+    def allocate_staging(self, nbytes: int) -> DeviceAllocation:
+        """Host memory of :attr:`host_allocator` that copies of this device use directly.
+
+        When it is dropped the allocator keeps it, registered, for the next. Raises
+        ``ResourceExhaustedError`` and ``DeviceError``.
+        """
+        memory = self.host_allocator.allocate(nbytes, numa_node=self.numa_node)
+        for tool in observer.active:
+            tool.owned(memory)
+        try:
+            address = self.find_host(memory.address, nbytes)
+            if address is None:
+                raise DeviceError(f"{self} does not reach the {nbytes} bytes registered with it")
+        except BaseException:
+            memory.close()
+            raise
+        return DeviceAllocation(
+            self, MemorySpace.PINNED, address, nbytes, memory.close,
+            host_address=memory.address, owner=memory,
+        )  # fmt: skip
+
+    def _close_host_memory(self) -> None:
+        """Devices call this in ``_close``, once nothing uses the memory and while it can be unregistered."""
+        for part in (self._host_pool, self._host_allocator):
+            if part is not None:
+                part.close()
 
     def host_memory(
         self, address: int, nbytes: int, *, readonly: bool = False, owner: object = None

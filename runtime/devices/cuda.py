@@ -71,6 +71,7 @@ class CudaDevice(CudaContext):
             attribute(cuda_driver.ATTRIBUTE_CAPABILITY_MINOR),
         )
         self._has_pools = bool(attribute(cuda_driver.ATTRIBUTE_MEMORY_POOLS))
+        self.numa_node = self.driver.host_numa_node(self._device)
         self._pinned = 0  # live page-locked allocations
         self._registered: list[tuple[int, int]] = []  # start and end, in order
         self._allocating = self._freeing = 0  # streams of our own
@@ -410,6 +411,8 @@ class CudaDevice(CudaContext):
         for stream in tuple(self._streams):
             stream.close()
         held = self._pinned if self._lost is not None else self.statistics().live_allocations
+        if self._lost is None:
+            self._close_host_memory()
         if held:
             # The context's end would free them: a leak is better than pointers to nothing.
             warnings.warn(
@@ -429,6 +432,7 @@ class CudaDevice(CudaContext):
                 self.warn(error)
         self._idle_events.clear()
         self._release_context()
+        self._close_host_memory()  # of a lost device only now: the reset has ended what might use it
 
     def _destroy_own_streams(self) -> None:
         for stream in (self._allocating, self._freeing):

@@ -39,6 +39,7 @@ ATTRIBUTE_UNIFIED_ADDRESSING = 41
 ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR = 75, 76
 ATTRIBUTE_SHARED_BYTES_OPT_IN = 97
 ATTRIBUTE_MEMORY_POOLS = 115
+ATTRIBUTE_HOST_NUMA_NODE = 134
 FUNCTION_MAX_DYNAMIC_SHARED = 8
 _POOL_RELEASE_THRESHOLD = 4
 _POINTER_MEMORY_TYPE, _POINTER_ON_DEVICE, _POINTER_DEVICE = 2, 3, 9
@@ -188,6 +189,18 @@ class CudaDriver:
         """One of the ``ATTRIBUTE_`` values."""
         key = self._module.CUdevice_attribute(attribute)
         return int(self.call("cuDeviceGetAttribute", key, device))
+
+    def host_numa_node(self, device: int) -> int | None:
+        """The NUMA node of the host's memory that is nearest to the device; None where nobody tells."""
+        try:
+            node = self.device_attribute(ATTRIBUTE_HOST_NUMA_NODE, device)
+        except ValueError:  # cuda-python is older than CUDA 12.2
+            return None
+        except CudaError as error:
+            if error.code == INVALID_VALUE:  # the driver is
+                return None
+            raise
+        return node if node >= 0 else None
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total bytes of device memory."""

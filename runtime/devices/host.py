@@ -225,6 +225,10 @@ class HostDevice(Device):
         """Always: this device is the host."""
         return True
 
+    def find_host(self, address: int, nbytes: int) -> int | None:
+        """Where it is."""
+        return address
+
     def alias_host(
         self,
         address: int,
@@ -327,6 +331,7 @@ class HostDevice(Device):
     def _close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
+        self._close_host_memory()
         self._pool.close()
 
 

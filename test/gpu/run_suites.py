@@ -26,6 +26,8 @@ SUITES = (
     "test_runtime_devices",
     "test_runtime_buffers",
     "test_runtime_buffers_import",
+    "test_runtime_memory_devices",
+    "test_runtime_predicates",
     "test_runtime_transfers",
     "test_runtime_cuda",
 )

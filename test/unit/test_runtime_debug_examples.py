@@ -18,6 +18,7 @@ SHOWN = {
     "memory_sections": ["the code returns 42", "refused: ", "state: released"],
     "memory_allocator": ["aligned: True", "sum: 175.0", "GRISTMILL_HOST_MEMORY_LIMIT", "hits: 1"],
     "memory_pool": ["predicate: True", "held: memory_pool.py:", "generation 2", "peak: 3 now: 0"],
+    "memory_predicates": ["turns: 7 value: 2187", "slots in use: 0"],
     "memory_buffer": ["a slice: [ 8  9 10 11]", "in place: True", "first: the disk is gone"],
     "memory_transfer": ["missing: [(0, 2000)]", "equal: True", "file: None", "cancelled: "],
     "memory_events": ["['first', 'second', 'third']", "first: no such row", "awaited"],
