@@ -560,7 +560,7 @@ def _copy_staged(
         raise InputError(f"{stream} cannot order a copy between two devices; give events instead")
     piece = min(STAGING_BYTES, max(nbytes, 1))
     pieces = min(STAGING_PIECES, max(-(-nbytes // piece), 1))
-    staging = source.device.allocate(piece * pieces, MemorySpace.PINNED)
+    staging = source.device.allocate_staging(piece * pieces)
     ups: list[Event] = []
     try:
         for index, start in enumerate(range(0, max(nbytes, 1), piece)):

@@ -35,7 +35,7 @@ from gristmill.errors import (
 )
 from gristmill.runtime import observer
 from gristmill.runtime.checksum import crc32_at, crc32_joined
-from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
+from gristmill.runtime.devices.base import Device, DeviceAllocation
 from gristmill.runtime.events import Event
 from gristmill.runtime.foreign import ForeignMemory
 from gristmill.runtime.workers import WorkerPool
@@ -368,7 +368,7 @@ class Uploader:
             if self._ring is None:
                 slots = self.options.staging_bytes // self.options.chunk_bytes
                 nbytes = slots * self.options.chunk_bytes
-                self._ring = self.device.allocate(nbytes, MemorySpace.PINNED)
+                self._ring = self.device.allocate_staging(nbytes)
                 for tool in observer.active:
                     tool.self_ordered(self._ring)
                     tool.owned(self._ring)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from gristmill.errors import ClosedError, DeviceError, InputError
@@ -188,20 +189,30 @@ class Device(ABC):
         When it is dropped the allocator keeps it, registered, for the next. Raises
         ``ResourceExhaustedError`` and ``DeviceError``.
         """
-        memory = self.host_allocator.allocate(nbytes, numa_node=self.numa_node)
-        for tool in observer.active:
-            tool.owned(memory)
-        try:
+        with ExitStack() as undo:
+            memory = undo.enter_context(
+                self.host_allocator.allocate(nbytes, numa_node=self.numa_node)
+            )
+            for tool in observer.active:
+                tool.owned(memory)
             address = self.find_host(memory.address, nbytes)
             if address is None:
                 raise DeviceError(f"{self} does not reach the {nbytes} bytes registered with it")
-        except BaseException:
+            self._reserve(nbytes)
+            undo.pop_all()
+
+        def give_back() -> None:
+            self.count_allocation(-nbytes)
             memory.close()
-            raise
+
         return DeviceAllocation(
-            self, MemorySpace.PINNED, address, nbytes, memory.close,
+            self, MemorySpace.PINNED, address, nbytes, give_back,
             host_address=memory.address, owner=memory,
         )  # fmt: skip
+
+    def _reserve(self, nbytes: int) -> None:
+        """Count ``nbytes`` as live; a device with a limit refuses what goes over it."""
+        self.count_allocation(nbytes)
 
     def _close_host_memory(self) -> None:
         """Devices call this in ``_close``, once nothing uses the memory and while it can be unregistered."""

@@ -221,6 +221,8 @@ class CudaDevice(CudaContext):
         with self.activate():
             try:
                 self.driver.host_register(address, nbytes, flags)
+            except ResourceExhaustedError as error:
+                raise self._exhausted(nbytes, MemorySpace.PINNED, error) from error
             except CudaError as error:
                 if error.code in (cuda_driver.INVALID_VALUE, cuda_driver.ALREADY_REGISTERED):
                     raise InputError(
@@ -237,14 +239,16 @@ class CudaDevice(CudaContext):
         return device_address
 
     def unregister_host(self, address: int) -> None:
-        """See ``Device.unregister_host``; waits for the device."""
+        """See ``Device.unregister_host``; waits for the device. Does nothing once that is closed."""
+        if not self._context:
+            return
         with self._lock:
             index = bisect.bisect_left(self._registered, (address, 0))
             found = index < len(self._registered) and self._registered[index][0] == address
             if not found:
                 raise InputError(f"no host memory is registered at {address:#x}")
             del self._registered[index]
-        if self._lost is not None or not self._context:
+        if self._lost is not None:
             return
         with self.releasing():
             self.driver.host_unregister(address)
@@ -425,6 +429,9 @@ class CudaDevice(CudaContext):
         if self._lost is None:
             try:
                 with self.releasing():
+                    # Others may hold the context, which would keep the ranges registered.
+                    for start, _ in self._registered:
+                        self.attempt(self.driver.host_unregister, start)
                     self._destroy_own_streams()
                     for event in self._idle_events:
                         self.attempt(self.driver.event_destroy, event)

@@ -20,7 +20,7 @@ from gristmill.runtime.transfers import create_transfer_manager
 from gristmill.runtime.uploads import Uploader, UploadOptions
 
 COUNT = 20_000  # 80 kB: more than the driver stages
-UNKNOWN, OUT_OF_MEMORY, LAUNCH_FAILED = 999, 2, 719
+UNKNOWN, OUT_OF_MEMORY, LAUNCH_FAILED, INVALID_VALUE = 999, 2, 719, 1
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_every_call_may_fail(sim, program, code):
     assert outcome(program) == ([], [])
     calls = places(sim, program)
     functions = {name for name, _ in calls}
-    assert {"cuMemAllocAsync", "cuMemHostAlloc", "cuLaunchKernel", "cuEventRecord"} <= functions
+    assert {"cuMemAllocAsync", "cuMemHostRegister", "cuLaunchKernel", "cuEventRecord"} <= functions
     struck = 0
     for function, nth in calls:
         sim.reset()
@@ -184,6 +184,44 @@ def test_memory_runs_out(sim):
         first.drop()
         device.allocate(1 << 20).drop()  # what was released counts as free at once
         assert device.statistics().live_bytes == 0
+
+
+def test_page_locked_memory_for_staging_runs_out(sim):
+    with CudaDevice(0) as device:
+        sim.fail("cuMemHostRegister", 1, OUT_OF_MEMORY)
+        with pytest.raises(ResourceExhaustedError, match=r"page-locked host memory.*ulimit -l"):
+            device.allocate_staging(1 << 17)
+        device.allocate_staging(1 << 17).drop()
+        assert device.host_allocator.statistics().live_bytes == 0
+
+
+def test_nothing_stays_registered_after_its_device(sim):
+    """The primary context may live on, as other libraries of the process hold it too."""
+    array = np.zeros(4096, np.uint8)
+    with CudaDevice(0) as other:
+        device = CudaDevice(0)
+        device.register_host(array.ctypes.data, array.nbytes)
+        slot = device.host_pool.acquire("pred")
+        device.close()
+        device.unregister_host(array.ctypes.data)  # over already
+        other.register_host(array.ctypes.data, array.nbytes)
+        other.unregister_host(array.ctypes.data)
+        slot.close()
+        assert "registered" not in sim.report()
+
+
+def test_a_device_on_no_numa_node(sim):
+    for code in (UNKNOWN, INVALID_VALUE):
+        sim.reset()
+        CudaDevice(0).close()
+        sim.fail("cuDeviceGetAttribute", sim.calls("cuDeviceGetAttribute"), code)
+        if code == INVALID_VALUE:  # the driver is older than the attribute
+            with CudaDevice(0) as device:
+                assert device.numa_node is None
+                assert device.allocate_staging(100).drop() is None
+        else:
+            with pytest.raises(DeviceError, match="cuDeviceGetAttribute"):
+                CudaDevice(0)
 
 
 def test_what_is_held_survives_the_device(sim):

@@ -7,13 +7,16 @@ import threading
 
 import numpy as np
 import pytest
-from device_support import LIMIT
+from device_support import LIMIT, make_device
 
-from gristmill.errors import GristmillError, ResourceExhaustedError
+from gristmill.errors import DeviceError, GristmillError, ResourceExhaustedError
 from gristmill.runtime.buffers import RawBuffer
-from gristmill.runtime.devices.base import Device
+from gristmill.runtime.devices.base import Device, MemorySpace
+from gristmill.runtime.layout import Shape
 from gristmill.runtime.memory.allocator import HostMemoryAllocator
 from gristmill.runtime.memory.pool import HostMemoryPool
+from gristmill.runtime.transfers import create_transfer_manager
+from gristmill.runtime.uploads import UploadOptions
 
 
 def test_memory_is_registered_with_the_device(device: Device) -> None:
@@ -101,3 +104,54 @@ def test_many_threads_share_the_pool_of_a_device(device: Device) -> None:
         assert faults == []
         assert pool.statistics().in_use == 0
         assert pool.statistics().peak_in_use <= 3
+
+
+def test_staging_memory_is_registered_once(device: Device) -> None:
+    for _ in range(3):
+        memory = device.allocate_staging(100_000)
+        assert device.statistics().live_bytes == 100_000
+        assert memory.host_address is not None
+        assert memory.space is MemorySpace.PINNED
+        memory.drop()
+    found = device.host_allocator.statistics()
+    assert (found.allocations, found.cache_hits, found.live_bytes) == (3, 2, 0)
+    assert found.registrations is not None
+    assert (found.registrations.ranges, found.registrations.maps) == (1, 1)
+
+
+def test_managers_share_the_devices_staging_memory(device: Device) -> None:
+    options = UploadOptions(chunk_bytes=4096, staging_bytes=16384, staged=True)
+    data = np.arange(10_000, dtype=np.int32)
+    for _ in range(3):
+        with create_transfer_manager(
+            device, [Shape.parse("s32[10000]")], upload=options
+        ) as manager:
+            manager.transfer_raw(0, data).wait(LIMIT)
+    found = device.host_allocator.statistics()
+    assert (found.allocations, found.cache_hits) == (3, 2)
+
+
+def test_copies_between_devices_share_it_too(device: Device) -> None:
+    data = np.arange(10_000, dtype=np.int32)
+    with make_device("island") as other, RawBuffer.from_host(other, data) as source:
+        for _ in range(2):
+            with RawBuffer.allocate(device, data.nbytes) as target:
+                out = np.zeros_like(data)
+                target.copy_to_host(out, waits=[source.copy_to(target)]).wait(LIMIT)
+            np.testing.assert_array_equal(out, data)
+        if device.kind == "host" and type(device).__name__ == "HostDevice":
+            return  # whose memory is copied to directly
+        found = other.host_allocator.statistics()
+        assert (found.allocations, found.cache_hits) == (2, 1)
+
+
+def test_no_staging_memory_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRISTMILL_HOST_MEMORY_LIMIT", "50000")
+    with pytest.raises(ResourceExhaustedError, match="GRISTMILL_HOST_MEMORY_LIMIT"):
+        device.allocate_staging(100_000)
+    monkeypatch.undo()
+    monkeypatch.setattr(device, "find_host", lambda address, nbytes: None)
+    with pytest.raises(DeviceError, match="does not reach"):
+        device.allocate_staging(100_000)
+    assert device.statistics().live_bytes == 0
+    assert device.host_allocator.statistics().live_bytes == 0
