@@ -225,7 +225,6 @@ OPS: dict[str, OpDef] = {
     "if": _op("pred *operands", results=-1, traits="computation", branches="symbols"),
     "case": _op("index *operands", results=-1, traits="computation", branches="symbols"),
     "optimization_barrier": _op("*operands", results=-1),
-    "after_all": _op("*operands"),
     "custom_call": _op(
         "*operands",
         results=-1,

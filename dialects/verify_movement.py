@@ -220,7 +220,6 @@ def _nothing(view: OpView) -> None:
 
 #: Rules of these operations.
 RULES: dict[str, Rule] = {
-    "after_all": _nothing,
     "bitcast_convert": _bitcast_convert,
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": _concatenate,

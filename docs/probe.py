@@ -19,23 +19,15 @@ from gristmill.dialects import hlo
 from gristmill.errors import GristmillError
 from gristmill.runtime.types import ELEMENT_TYPES
 
+#: Collectives over groups of the one device that there is.
+ONE_DEVICE = "the operand itself, as there is one device"
+
 #: What is refused by design, and why.
 REASONS = {
-    "all_gather": "one device",
-    "all_reduce": "one device",
-    "all_to_all": "one device",
-    "async_done": "one device",
-    "async_start": "one device",
-    "collective_broadcast": "one device",
-    "collective_permute": "one device",
-    "cross-replica-sum": "one device",
-    "reduce_scatter": "one device",
-    "send": "one device",
-    "recv": "one device",
-    "infeed": "no host queues",
-    "outfeed": "no host queues",
-    "create_token": "tokens order nothing here",
-    "after_all": "tokens order nothing here",
+    "infeed": "no host queue: pass the data as an argument",
+    "outfeed": "no host queue: return the data as a result",
+    "recv": "no other device or host channel: pass the data as an argument",
+    "send": "no other device or host channel: return the data as a result",
     "uniform_quantize": "quantised types",
     "uniform_dequantize": "quantised types",
     "custom_call": "known targets only: placement and sharding marks, `mhlo.topk`, shape assertions, "
@@ -44,6 +36,17 @@ REASONS = {
 
 #: What is said of the others; operations without a template all compile.
 NOTES = {
+    "after_all": "tokens order custom calls",
+    "all_gather": ONE_DEVICE,
+    "all_reduce": ONE_DEVICE,
+    "all_to_all": ONE_DEVICE,
+    "async_done": "done at once",
+    "async_start": "done at once",
+    "collective_broadcast": f"{ONE_DEVICE}, or zeros",
+    "collective_permute": f"{ONE_DEVICE}, or zeros",
+    "create_token": "tokens order custom calls",
+    "cross-replica-sum": ONE_DEVICE,
+    "reduce_scatter": ONE_DEVICE,
     "composite": "its decomposition is compiled",
     "dynamic_broadcast_in_dim": "once the shapes are known",
     "dynamic_conv": "once the padding is known",
@@ -53,14 +56,14 @@ NOTES = {
     "dynamic_reshape": "once the shapes are known",
     "einsum": "removed from StableHLO; use `dot_general`",
     "get_dimension_size": "a constant once the shapes are known",
-    "get_tuple_element": "of tuples made in the same function",
+    "get_tuple_element": "tuples are taken apart at compile time",
     "partition_id": "0",
     "real_dynamic_slice": "of strides 1, once the shapes are known",
     "replica_id": "0",
     "return": "ends a region",
     "set_dimension_size": "once the size is known",
     "torch_index_select": "removed from StableHLO; use `gather`",
-    "tuple": "taken apart in the same function",
+    "tuple": "taken apart at compile time",
     "unary_einsum": "removed from StableHLO; use `transpose`",
 }
 

@@ -71,7 +71,10 @@ class Importer:
         return f"{stem}_{index}"
 
     def array(self, kind: source_ir.Type) -> ArrayType:
-        """The array type of a source tensor type; raises ``UnsupportedError`` for any other."""
+        """The array type of a source tensor type, or of a token; raises ``UnsupportedError`` for any other.
+
+        A token is a truth value: so loops and branches carry it, and what it orders depends on it.
+        """
         known = self._arrays.get(kind)
         if known is None:
             known = _source_array(kind)
@@ -130,6 +133,8 @@ def _escape(text: str) -> str:
 
 
 def _source_array(kind: source_ir.Type) -> ArrayType:
+    if str(kind) == "!stablehlo.token":
+        return ArrayType((), ELEMENT_TYPES["i1"])
     if not isinstance(kind, source_ir.RankedTensorType):
         raise UnsupportedError(f"type {kind} is not supported yet")
     if not kind.has_static_shape:

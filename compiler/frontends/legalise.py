@@ -2,8 +2,8 @@
 """Rewrites of a source module, in place, before it is translated.
 
 In: any module that jaxlib parses. Out: composites expanded into calls, CHLO legalised (:data:`KEPT_CHLO`
-excepted), deprecated operations replaced, removable dynamism and tuples removed. What cannot be rewritten
-stays as it was.
+excepted), deprecated operations replaced, removable dynamism and tuples removed, asynchronous operations made
+synchronous. What cannot be rewritten stays as it was.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import cast
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from gristmill.compiler.frontends import lapack
-from gristmill.compiler.frontends.views import Value, defining_op, operands, results, walk
+from gristmill.compiler.frontends import lapack, tokens, tuples
+from gristmill.compiler.frontends.views import Value, operands, results, walk
 
 #: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
 KEPT_CHLO = ("chlo.erf", "chlo.erfc")
@@ -36,7 +36,6 @@ _DYNAMIC_OPS = {
         "real_dynamic_slice"
     ).split()
 }
-_TUPLE_MAKERS = ("stablehlo.custom_call", "stablehlo.tuple")
 _DEPRECATED_OPS = {
     f"stablehlo.{name}"
     for name in "broadcast create_token cross-replica-sum dot einsum unary_einsum".split()
@@ -68,8 +67,9 @@ def prepare(module: ir.Operation) -> None:
     if names & _DYNAMIC_OPS:
         _run(module, "func.func(stablehlo-canonicalize-dynamism)")
         _run(module, "stablehlo-refine-shapes")
-    if names.intersection(_TUPLE_MAKERS):
-        _fold_tuples(module)
+    tuples.remove(module)
+    if "stablehlo.async_start" in names:
+        tokens.inline_asynchronous(module)
 
 
 def _names(module: ir.Operation) -> set[str]:
@@ -123,50 +123,6 @@ def _replace(op: ir.Operation, name: str, attributes: Mapping[str, ir.Attribute]
     for old, result in zip(results(op), results(new), strict=True):
         old.replace_all_uses_with(result)
     op.erase()
-
-
-def _fold_tuples(module: ir.Operation) -> None:
-    """Replace elements of tuples made in the same function by what the tuple was made of.
-
-    Makers are ``stablehlo.tuple`` and custom calls whose one result is a tuple: those get a result an
-    element instead, as StableHLO (unlike HLO) allows.
-    """
-    elements: dict[ir.Operation, list[Value]] = {}
-    folded: list[ir.Operation] = []
-    for op in walk(module):
-        if op.name == "stablehlo.tuple":
-            elements[op] = operands(op)
-            folded.append(op)
-        elif op.name == "stablehlo.custom_call" and _makes_tuple(op):
-            elements[op] = _flatten_call(op)
-            folded.append(op)
-        elif op.name == "stablehlo.get_tuple_element":
-            maker = defining_op(operands(op)[0])
-            if maker is not None and maker in elements:
-                index = ir.IntegerAttr(op.attributes["index"]).value
-                results(op)[0].replace_all_uses_with(elements[maker][index])
-                folded.append(op)
-    for op in reversed(folded):
-        if not list(results(op)[0].uses):
-            op.erase()
-
-
-def _makes_tuple(op: ir.Operation) -> bool:
-    return [isinstance(result.type, ir.TupleType) for result in results(op)] == [True]
-
-
-def _flatten_call(op: ir.Operation) -> list[Value]:
-    kind = ir.TupleType(results(op)[0].type)
-    layouts = ("operand_layouts", "result_layouts", "output_operand_aliases")
-    call = ir.Operation.create(
-        op.name,
-        results=[kind.get_type(index) for index in range(kind.num_types)],
-        operands=operands(op),
-        attributes={name: value for name, value in op.attributes.items() if name not in layouts},
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    return results(call)
 
 
 def _run(module: ir.Operation, pipeline: str) -> None:

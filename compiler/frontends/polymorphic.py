@@ -18,7 +18,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from mlir import ir as target_ir
 
-from gristmill.compiler.frontends import refine
+from gristmill.compiler.frontends import refine, tokens
 from gristmill.compiler.frontends.legalise import prepare
 from gristmill.compiler.frontends.source import make_source_context
 from gristmill.compiler.frontends.translate import (
@@ -166,6 +166,7 @@ class PolymorphicModule:
 def load(module: ir.Operation, file: str) -> HloModule | PolymorphicModule:
     """Import a parsed module, which is changed: at once when its shapes are static."""
     with module.context, ir.Location.unknown():
+        tokens.drop_entry_tokens(module)
         dynamic = refine.is_dynamic(module)
         if not dynamic:
             prepare(module)

@@ -16,7 +16,7 @@ from mlir import ir
 from mlir.dialects import func
 
 from gristmill.compiler.diagnostics import MLIRError
-from gristmill.compiler.frontends import batch_norm
+from gristmill.compiler.frontends import batch_norm, collectives
 from gristmill.compiler.frontends.legalise import KEPT_CHLO, KEPT_PREFIX
 from gristmill.compiler.frontends.views import defining_op, operands, results
 from gristmill.dialects import hlo
@@ -146,6 +146,17 @@ def _constant(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     scalar = ir.Type.parse(f"tensor<{array.element.name}>")
     value = scope.emit(op, "constant", [], [scalar], value=constant.value)
     return scope.emit(op, "broadcast_in_dim", value, dimensions=())
+
+
+def _after_all(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
+    """A token is a truth value that depends on what it comes after."""
+    tokens = scope.operands(op)
+    if not tokens:
+        return scope.emit(op, "constant", value=ir.Attribute.parse("dense<true> : tensor<i1>"))
+    joined = tokens[0]
+    for token in tokens[1:]:
+        (joined,) = scope.emit(op, "and", [joined, token])
+    return [joined]
 
 
 def _scalar_u32_zero(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
@@ -495,6 +506,10 @@ def _rng_bit_generator(scope: FunctionTranslator, op: Operation) -> Sequence[ir.
 _SPECIAL: dict[str, Rule] = {
     "func.call": _call,
     "sdy.sharding_constraint": _identity,
+    "stablehlo.after_all": _after_all,
+    "stablehlo.all_gather": collectives.over_group,
+    "stablehlo.all_reduce": collectives.over_group,
+    "stablehlo.all_to_all": collectives.over_group,
     "stablehlo.batch_norm_grad": batch_norm.grad,
     "stablehlo.batch_norm_inference": batch_norm.inference,
     "stablehlo.batch_norm_training": batch_norm.training,
@@ -502,6 +517,8 @@ _SPECIAL: dict[str, Rule] = {
     "stablehlo.broadcast_in_dim": _renamed(dimensions="broadcast_dimensions"),
     "stablehlo.case": _case,
     "stablehlo.cholesky": _copied("lower"),
+    "stablehlo.collective_broadcast": collectives.broadcast,
+    "stablehlo.collective_permute": collectives.permute,
     "stablehlo.compare": _compare,
     "stablehlo.concatenate": _copied("dimension"),
     "stablehlo.constant": _constant,
@@ -531,6 +548,7 @@ _SPECIAL: dict[str, Rule] = {
     "stablehlo.real_dynamic_slice": _real_dynamic_slice,
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_precision": _copied("exponent_bits mantissa_bits"),
+    "stablehlo.reduce_scatter": collectives.over_group,
     "stablehlo.reduce_window": _reduce_window,
     "stablehlo.replica_id": _scalar_u32_zero,
     "stablehlo.reshape": _plain("reshape"),
@@ -556,5 +574,6 @@ RULES: dict[str, Rule] = {
         and not definition.attributes
         and f"chlo.{name}" not in KEPT_CHLO
     },
+    **dict.fromkeys(collectives.NO_PEER, collectives.refuse),
     **_SPECIAL,
 }

@@ -70,7 +70,7 @@ WHOLE_READERS = frozenset(
     "dot_general scatter convolution reduce_window dynamic_update_slice".split()
 )
 #: Operations that stay at the top level, outside every kernel.
-CONTROL = frozenset("parameter while if case constant func.call custom_call after_all".split())
+CONTROL = frozenset("parameter while if case constant func.call custom_call".split())
 
 
 #: Operations whose value an emitter computes for one place of the domain and then has at hand.

@@ -168,15 +168,18 @@ def test_main_wins_over_other_public_functions():
 
 UNSUPPORTED = """
 func.func @main(%c: tensor<4xindex>, %d: tensor<4xf32>) {
-  %0 = "stablehlo.collective_permute"(%d) {source_target_pairs = dense<0> : tensor<1x2xi64>}
+  %0 = "stablehlo.collective_permute"(%d) {source_target_pairs = dense<[[0, 3]]> : tensor<1x2xi64>}
     : (tensor<4xf32>) -> tensor<4xf32>
   %1 = "stablehlo.all_reduce"(%d) ({
   ^bb0(%x: tensor<f32>, %y: tensor<f32>):
     stablehlo.return %x : tensor<f32>
-  }) {replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+  }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
 """
+
+
+ONE_DEVICE = "but a program runs on one device, number 0; export it for one device"
 
 
 def test_all_unsupported_things_are_reported_at_once():
@@ -184,8 +187,9 @@ def test_all_unsupported_things_are_reported_at_once():
         load_text(UNSUPPORTED, "in.mlir")
     assert caught.value.items == (
         "in.mlir:2:1: func.func: element type index is not supported yet",
-        "in.mlir:3:8: stablehlo.collective_permute: not supported yet",
-        "in.mlir:5:8: stablehlo.all_reduce: not supported yet",
+        "in.mlir:3:8: stablehlo.collective_permute: source_target_pairs names device 3, "
+        + ONE_DEVICE,
+        "in.mlir:5:8: stablehlo.all_reduce: replica_groups names device 1, " + ONE_DEVICE,
     )
     assert str(caught.value).startswith("the program uses 3 things that are not supported:\n")
 
@@ -250,9 +254,9 @@ def test_unsupported_hlo_instructions_are_named():
     text = """HloModule m
 ENTRY main {
   x = f32[4] parameter(0)
-  ROOT odd = f32[4] collective-permute(x), source_target_pairs={{0,0}}
+  ROOT odd = f32[4] collective-permute(x), source_target_pairs={{0,1}}
 }
 """
     with pytest.raises(UnsupportedError) as caught:
         load_text(text, "in.hlo")
-    assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.collective_permute: not")
+    assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.collective_permute: source")
