@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gristmill.errors import InputError
+
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU to compile for.
+    """What to compile for: a CPU, or as :class:`GpuTarget` an NVIDIA GPU.
 
     Attributes:
         triple: LLVM target triple.
@@ -32,3 +34,60 @@ class Target:
     def lanes(self, nbytes: int) -> int:
         """Elements of ``nbytes`` each that one vector register holds."""
         return max(1, self.vector_bytes // nbytes)
+
+
+@dataclass(frozen=True)
+class GpuTarget(Target):
+    """An NVIDIA GPU to compile for; :func:`gpu_target` makes one.
+
+    The fields of :class:`Target` hold what applies to one thread: ``cpu`` is the chip (``sm_90``), ``features`` the
+    PTX version (``+ptx80``), ``vector_bytes`` the widest memory access, ``max_threads`` the threads in flight that
+    make full use of the device.
+
+    Attributes:
+        multiprocessors: SMs of the largest common part of that generation; launch geometry is chosen for it.
+        shared_bytes: static workgroup memory a block may have.
+        threads_per_multiprocessor: resident threads at most.
+        async_copies: whether ``cp.async`` exists (sm_80 and later).
+    """
+
+    multiprocessors: int = 108
+    shared_bytes: int = 48 * 1024
+    threads_per_multiprocessor: int = 2048
+    async_copies: bool = True
+
+    #: Threads of a warp.
+    WARP = 32
+
+
+#: chip: (PTX version, multiprocessors, resident threads a multiprocessor). CUDA C++ Programming Guide, "Compute
+#: Capabilities"; PTX ISA, "Release Notes" (the version that introduced the target).
+_CHIPS = {
+    "sm_70": ("+ptx60", 80, 2048),
+    "sm_75": ("+ptx63", 72, 1024),
+    "sm_80": ("+ptx70", 108, 2048),
+    "sm_86": ("+ptx71", 84, 1536),
+    "sm_89": ("+ptx78", 144, 1536),
+    "sm_90": ("+ptx80", 132, 2048),
+}
+
+#: The chip of ``cuda`` without a name: code for it runs on everything later, through the driver's compiler.
+DEFAULT_CHIP = "sm_80"
+
+
+def gpu_target(chip: str = DEFAULT_CHIP) -> GpuTarget:
+    """The GPU called ``chip``, for example ``sm_90``; raises ``InputError`` for one that is not known."""
+    if chip not in _CHIPS:
+        raise InputError(f"GPU {chip!r} is not known; give one of: {', '.join(_CHIPS)}")
+    ptx, multiprocessors, threads = _CHIPS[chip]
+    return GpuTarget(
+        triple="nvptx64-nvidia-cuda",
+        cpu=chip,
+        features=ptx,
+        vector_bytes=16,
+        fma=True,
+        max_threads=multiprocessors * threads,
+        multiprocessors=multiprocessors,
+        threads_per_multiprocessor=threads,
+        async_copies=int(chip[3:]) >= 80,
+    )

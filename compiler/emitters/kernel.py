@@ -16,6 +16,14 @@ all tasks of a phase finish before the next phase starts. A kernel never allocat
 In MLIR a phase is a ``func.func`` over memrefs of signless element types (``i1`` buffers are ``memref<…xi8>``),
 workspace and scratch are ``memref<Nxi8>``, begin and end are ``index``; functions are lowered with the bare-pointer
 convention.
+
+**The GPU kernel ABI, version 1.** A phase is one launch of one ``gpu.func``
+
+    __global__ void phase(T0 *arg0, …, Tn *res0, …, uint8_t *workspace)
+
+over the grid and block that ``Phase.launch`` states; buffers as above, 16-byte aligned. There is no scratch: what a
+thread needs for itself is a part of the workspace. All blocks of a phase finish before the next phase starts. The
+simulator runs the same functions (see :mod:`gristmill.compiler.lowering.simulator`).
 """
 
 from __future__ import annotations
@@ -34,6 +42,20 @@ KERNEL_ABI_VERSION = 1
 
 
 @dataclass(frozen=True)
+class LaunchDimensions:
+    """How a GPU phase is launched: ``grid`` blocks of ``block`` threads (x, y, z each).
+
+    Attributes:
+        grid, block: extents, x first.
+        shared_bytes: workgroup memory of one block, all of it static.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Phase:
     """One function of a kernel.
 
@@ -43,12 +65,14 @@ class Phase:
         parallel: whether splitting the tasks over threads is worth a synchronisation.
         copies: (argument, result) index pairs; a phase that has some does nothing when each pair is one buffer,
             so it is left out of a launch where that is known.
+        launch: grid and block of a GPU phase; None on the CPU.
     """
 
     function: str
     tasks: int = 1
     parallel: bool = False
     copies: tuple[tuple[int, int], ...] = ()
+    launch: LaunchDimensions | None = None
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def lower_to_llvm_dialect(module: ir.Module) -> None:
         try:
             manager.run(module.operation)
         except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-            raise _lowering_error(cast("Any", error)) from None
+            raise lowering_error(cast("Any", error), KERNEL_PIPELINE) from None
         if _move_bf16_as_bits(module):
             PassManager.parse("builtin.module(canonicalize)").run(module.operation)
     _check_lowered(module)
@@ -122,12 +122,13 @@ def _attach_loop_annotations(module: ir.Module) -> None:
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
 
 
-def _lowering_error(error: Any) -> LoweringError:
+def lowering_error(error: Any, pipeline: str) -> LoweringError:
+    """MLIR's own error as ours, with the command that reproduces it."""
     first = error.error_diagnostics[0] if error.error_diagnostics else None
     text = str(first.message) if first else str(error)
     notes = "".join(f"; {note.message}" for note in first.notes) if first else ""
     location = str(first.location) if first else None
-    return LoweringError(f"{text}{notes}\n{_repro()}", location=location)
+    return LoweringError(f"{text}{notes}\n{_repro(pipeline)}", location=location)
 
 
 def _check_lowered(module: ir.Module) -> None:
@@ -143,11 +144,11 @@ def _check_lowered(module: ir.Module) -> None:
     if leftovers:
         names = ", ".join(sorted({op.name for op in leftovers}))
         raise LoweringError(
-            f"no lowering to LLVM for: {names}\n{_repro()}",
+            f"no lowering to LLVM for: {names}\n{_repro(KERNEL_PIPELINE)}",
             location=str(leftovers[0].location),
             op=leftovers[0].name,
         )
 
 
-def _repro() -> str:
-    return f"reproduce: mlir-opt --pass-pipeline='{KERNEL_PIPELINE}' kernels.mlir"
+def _repro(pipeline: str) -> str:
+    return f"reproduce: mlir-opt --pass-pipeline='{pipeline}' kernels.mlir"

@@ -176,7 +176,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "_ZN4llvm3sys6Memory26InvalidateInstructionCacheEPKvm": (None, (_PTR, c_size_t)),
 }
 
-_TARGETS = ("X86", "AArch64")
+_TARGETS = ("X86", "AArch64", "NVPTX")
 _TARGET_PARTS = ("TargetInfo", "Target", "TargetMC", "AsmPrinter", "AsmParser")
 
 _load_lock = threading.Lock()
