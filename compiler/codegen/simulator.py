@@ -19,9 +19,11 @@ from gristmill.runtime.llvm.core import Context, Module
 from gristmill.runtime.llvm.target import TargetMachine
 
 #: A call of the waiting function: its arguments become the state, then the thread suspends.
-_WAIT = re.compile(r"^(\s*)(?:tail )?call void @gristmill_sim_wait\(ptr ([^,]+), i64 ([^)]+)\)", re.M)
+_WAIT = re.compile(
+    r"^(\s*)(?:tail )?call void @gristmill_sim_wait\(ptr ([^,]+), i64 ([^)]+)\)", re.M
+)
 
-_HEADER = f"""
+_HEADER = """
 declare token @llvm.coro.id.retcon(i32, i32, ptr, ptr, ptr, ptr)
 declare ptr @llvm.coro.begin(token, ptr)
 declare void @llvm.coro.end(ptr, i1, token)
@@ -31,11 +33,11 @@ declare ptr @gristmill_sim_allocate(i32)
 declare void @gristmill_sim_free(ptr)
 declare i64 @gristmill_sim_launch(ptr, ptr, ptr, ptr, ptr, i64, ptr)
 
-define internal void @gristmill_sim_state(ptr %record, i64 %state) alwaysinline {{
+define internal void @gristmill_sim_state(ptr %record, i64 %state) alwaysinline {
   %at = getelementptr i8, ptr %record, i64 8
   store i64 %state, ptr %at
   ret void
-}}
+}
 """
 
 
@@ -76,8 +78,9 @@ def _coroutines(text: str, kernels: Sequence[SimulatedKernel]) -> str:
     body = _WAIT.sub(suspend, text).replace("declare void @gristmill_sim_wait(ptr, i64)", "")
     for kernel in kernels:
         body = re.sub(
-            rf"define void @{kernel.name}_thread\(([^\n]*)\) ", 
-            rf"define internal void @{kernel.name}_thread(\1) alwaysinline ", body,
+            rf"define void @{kernel.name}_thread\(([^\n]*)\) ",
+            rf"define internal void @{kernel.name}_thread(\1) alwaysinline ",
+            body,
         )
     functions = [_suspending(k) if k.suspends else _independent(k) for k in kernels]
     return body + _HEADER + "\n".join(functions)
@@ -85,7 +88,8 @@ def _coroutines(text: str, kernels: Sequence[SimulatedKernel]) -> str:
 
 def _arguments(kernel: SimulatedKernel) -> tuple[str, list[str]]:
     """Code that loads a kernel's parameters and workgroup memory from ``%params`` and ``%shared``; the arguments."""
-    lines, names = [], []
+    lines: list[str] = []
+    names: list[str] = []
     for number in range(kernel.parameters):
         lines += [
             f"  %where{number} = getelementptr ptr, ptr %params, i64 {number}",
@@ -133,7 +137,9 @@ def _independent(kernel: SimulatedKernel) -> str:
     loads, arguments = _arguments(kernel)
     names = ("bz", "by", "bx", "tz", "ty", "tx")
     extents = {"bx": 0, "by": 1, "bz": 2, "tx": 3, "ty": 4, "tz": 5}
-    lines = [f"define i64 @{kernel.name}(ptr %params, ptr %dims, ptr %shared, ptr %memory, i64 %order, ptr %report) {{"]
+    lines = [
+        f"define i64 @{kernel.name}(ptr %params, ptr %dims, ptr %shared, ptr %memory, i64 %order, ptr %report) {{"
+    ]
     lines += ["entry:", loads]
     for name, axis in extents.items():
         lines += [
@@ -153,7 +159,11 @@ def _independent(kernel: SimulatedKernel) -> str:
         before = f"head_{name}"
     coordinates = ", ".join(f"i64 {name}" for name in _COORDINATES)
     call = ", ".join([*arguments, "ptr null", coordinates])
-    lines += ["body:", f"  call void @{thread_function(kernel.name)}({call})", "  br label %latch_tx"]
+    lines += [
+        "body:",
+        f"  call void @{thread_function(kernel.name)}({call})",
+        "  br label %latch_tx",
+    ]
     for depth in reversed(range(len(names))):
         name = names[depth]
         outer = f"latch_{names[depth - 1]}" if depth else "end"

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mlir import ir
+from mlir.dialects import gpu
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
+from gristmill.compiler.emitters.gpu.frame import GPU_MODULE
+from gristmill.compiler.emitters.gpu.registry import GPU_EMITTERS
 from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, cache_key
 from gristmill.compiler.emitters.registry import EMITTERS
 from gristmill.compiler.graph import Graph, load_graph
 from gristmill.compiler.module import HloModule
-from gristmill.compiler.target import Target
+from gristmill.compiler.target import GpuTarget, Target
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
 
@@ -55,10 +58,12 @@ def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
 
 
 def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefinition:
-    emitter = EMITTERS.get(kind)
+    on_gpu = isinstance(source.target, GpuTarget)
+    emitter = (GPU_EMITTERS if on_gpu else EMITTERS).get(kind)
     if emitter is None:
+        where = "the GPU" if on_gpu else "the CPU"
         raise UnsupportedError(
-            f"{kind} is not supported on the CPU yet", op=kind, location=str(location)
+            f"{kind} is not supported on {where} yet", op=kind, location=str(location)
         )
     with location:
         return emitter(source).emit()
@@ -126,6 +131,20 @@ def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:
             view.operation.detach_from_parent()
             modules[lightest].body.append(view.operation)
     return modules
+
+
+def gpu_module(library: KernelLibrary) -> ir.Module:
+    """Move the kernels of a library for a GPU into one module with one ``gpu.module``."""
+    module = ir.Module.create(loc=ir.Location.unknown())
+    module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+    with ir.InsertionPoint(module.body):
+        body = gpu.GPUModuleOp(GPU_MODULE).bodyRegion.blocks.append()
+    for definition in library.kernels.values():
+        for holder in definition.source.body.operations:
+            for view in list(holder.operation.regions[0].blocks[0].operations):
+                view.operation.detach_from_parent()
+                body.append(view.operation)
+    return module
 
 
 def _operation_count(module: ir.Module) -> int:

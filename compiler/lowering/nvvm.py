@@ -100,8 +100,6 @@ def _call_intrinsics(module: ir.Module) -> None:
                 "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
                 "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(op.operands), 0]),
             }
-            call = ir.Operation.create(
-                "llvm.call_intrinsic", [kind], list(op.operands), attributes
-            )
+            call = ir.Operation.create("llvm.call_intrinsic", [kind], list(op.operands), attributes)
         op.results[0].replace_all_uses_with(call.results[0])
         op.erase()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from mlir import ir
 from mlir.dialects import arith, func, llvm
@@ -28,8 +29,6 @@ from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.lowering.simulator_scheduler import (
     AT_BARRIER,
     AT_EXCHANGE,
-    ENDED,
-    FRAME_BYTES,
     SLOT_BYTES,
 )
 from gristmill.compiler.module import symbol_name
@@ -99,8 +98,8 @@ class _Thread:
 
     def convert(self) -> SimulatedKernel:
         block = self.source.regions[0].blocks[0]
-        kinds = ir.FunctionType(ir.TypeAttr(self.source.attributes["function_type"]).value).inputs
-        parameters = len(kinds)
+        signature = ir.TypeAttr(self.source.attributes["function_type"]).value
+        parameters = len(cast("list[ir.Type]", ir.FunctionType(signature).inputs))
         shared = [a.type for a in list(block.arguments)[parameters:]]
         pointer, index = ir.Type.parse("!llvm.ptr"), ir.IndexType.get()
         here = ir.Location.unknown()
@@ -115,7 +114,8 @@ class _Thread:
             function.attributes["arg_attrs"] = ir.ArrayAttr.get([*given, *none])
         block.append_to(function.operation.regions[0])
         self._replace(function.operation)
-        offset, places = 0, []
+        offset = 0
+        places: list[tuple[int, int]] = []
         for kind in shared:
             nbytes = _memref_bytes(ir.MemRefType(kind))
             places.append((offset, nbytes))
@@ -171,7 +171,9 @@ class _Thread:
         i64 = ir.IntegerType.get_signless(64)
         sizes = [_value_bytes(value.type) for value in values]
         if sum(-(-size // 8) * 8 for size in sizes) > SLOT_BYTES:
-            raise LoweringError(f"{self.name}: an exchange of {sizes} bytes exceeds the simulator's slots")
+            raise LoweringError(
+                f"{self.name}: an exchange of {sizes} bytes exceeds the simulator's slots"
+            )
         count = self.field(16, i64)
         one = arith.ConstantOp(i64, 1).result
         llvm.StoreOp(arith.AddIOp(count, one).result, self._at(self.record, 16))
@@ -183,7 +185,8 @@ class _Thread:
         stride = arith.ConstantOp(i64, SLOT_BYTES).result
 
         def slot(lane: ir.Value) -> list[ir.Value]:
-            base, offset, places = self._at(slots, arith.MulIOp(lane, stride).result), 0, []
+            base, offset = self._at(slots, arith.MulIOp(lane, stride).result), 0
+            places: list[ir.Value] = []
             for size in sizes:
                 places.append(self._at(base, offset))
                 offset += -(-size // 8) * 8
@@ -282,5 +285,3 @@ def _value_bytes(kind: ir.Type) -> int:
         return 8
     width = kind.width if isinstance(kind, ir.IntegerType) else ir.FloatType(kind).width
     return -(-width // 8)
-
-

@@ -17,10 +17,10 @@ offset field (8 bytes each)
 64     ``FRAME_BYTES`` of coroutine frame; more is allocated when they are too few
 ====== ==========================================================================
 
-Threads of a warp run until each waits; a warp whose live threads all wait for an exchange goes on, and a block whose
-threads all wait at a barrier does. Any other standstill is an error: code 1 (a barrier that not all threads of the block
-reach) or 2 (an exchange that not all lanes of the warp take part in). ``order`` permutes warps and lanes, so that code
-that relies on an order that nothing guarantees is found out.
+Threads of a warp run until each waits; a warp whose threads all wait for an exchange goes on, and a block whose threads
+all wait at a barrier does. Any other standstill is an error: code 1 (a barrier that not all threads of the block reach)
+or 2 (an exchange that not all lanes of the warp take part in). ``order`` permutes warps and lanes, so that code that
+relies on an order that nothing guarantees is found out.
 """
 
 from __future__ import annotations

@@ -111,14 +111,19 @@ class LaunchFrame:
         count["workgroup_attributions"] = ir.IntegerAttr.get(i64, number + 1)
         return self.function.entry_block.add_argument(memref, ir.Location.unknown())
 
-    def shuffle(self, value: ir.Value, offset: int, mode: str = "xor", width: int = WARP) -> ir.Value:
-        """``value`` (32 or 64 bits) of the lane ``lane ^ offset`` (``xor``), ``lane ± offset`` (``down``, ``up``) or ``offset`` (``idx``).
+    def shuffle(
+        self, value: ir.Value, offset: int, mode: str = "xor", width: int = WARP
+    ) -> ir.Value:
+        """``value`` (32 or 64 bits) of another lane.
 
+        ``mode`` says which: ``xor`` lane ^ offset, ``down`` lane + offset, ``up`` lane - offset, ``idx`` offset.
         All lanes of the warp must take part.
         """
         i32 = ir.IntegerType.get_signless(32)
         lanes = [arith.ConstantOp(i32, number).result for number in (offset, width)]
-        return gpu.ShuffleOp(value, *lanes, ir.Attribute.parse(f"#gpu<shuffle_mode {mode}>")).results[0]
+        return gpu.ShuffleOp(
+            value, *lanes, ir.Attribute.parse(f"#gpu<shuffle_mode {mode}>")
+        ).results[0]
 
     def store(self, number: int, value: ir.Value, index: Sequence[Index], array: ArrayType) -> None:
         """Store one element of result ``number``."""
@@ -147,7 +152,10 @@ class GpuFrame:
         block: Sequence[int] = (1,),
         copies: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add a launch of ``grid`` blocks of ``block`` threads, whose code ``body`` emits; ``copies`` as in :class:`Phase`."""
+        """Add a launch of ``grid`` blocks of ``block`` threads, whose code ``body`` emits.
+
+        ``copies`` as in :class:`Phase`.
+        """
         grid3, block3 = _extents(grid), _extents(block)
         suffix = f"_{len(self._phases)}" if self._phases else ""
         name = f"{self.source.name}{suffix}"
@@ -155,7 +163,9 @@ class GpuFrame:
         kinds: list[ir.Type] = [build.memref_type(a) for a in arrays]
         kinds.append(build.bytes_type(self.workspace_bytes))
         i64 = ir.IntegerType.get_signless(64)
-        attributes = {"llvm.align": ir.IntegerAttr.get(i64, BUFFER_ALIGNMENT)}
+        attributes: dict[str, ir.Attribute] = {
+            "llvm.align": ir.IntegerAttr.get(i64, BUFFER_ALIGNMENT)
+        }
         if self.noalias:
             attributes["llvm.noalias"] = ir.UnitAttr.get()
         with ir.InsertionPoint(self.body):

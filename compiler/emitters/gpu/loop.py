@@ -10,7 +10,9 @@ blocks as fill the device some times over and strides over the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -74,8 +76,14 @@ class LoopEmitter:
             width //= 2  # a small result is better spread over the device
         return max(1, width)
 
-    def _each(self, launch: LaunchFrame, threads: int, width: int, body) -> None:
-        """Run ``body(launch, first)`` for each ``width`` elements."""
+    def _each(
+        self,
+        launch: LaunchFrame,
+        threads: int,
+        width: int,
+        body: Callable[[LaunchFrame, Index, int], None],
+    ) -> None:
+        """Run ``body(launch, first, width)`` for each ``width`` elements."""
         stride = launch.grid[0] * launch.block[0]
         thread = launch.global_thread()
 
@@ -90,7 +98,7 @@ class LoopEmitter:
                 step(thread)
         else:
 
-            def turn(iv, _):
+            def turn(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
                 step(iv)
                 return []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mlir import ir
@@ -34,6 +34,9 @@ BLOCK = 64
 #: Threads of one launch at most: further tasks are taken in turn.
 MOST_THREADS = 16 * 1024
 
+#: Shares into which an emitter divides work that it divides by the number of threads.
+MOST_SHARES = 256
+
 #: Scratch memory of all threads together at most; fewer threads run where each needs much.
 MOST_SCRATCH = 64 << 20
 
@@ -42,15 +45,22 @@ class TaskEmitter:
     """Compiles what ``emitter`` compiles for a CPU; see the module docstring."""
 
     def __init__(self, emitter: Callable[[FusionSource], KernelEmitter], source: FusionSource):
+        # The CPU emitters divide some work by the number of threads, with memory for each.
+        target = replace(source.target, max_threads=MOST_SHARES)
         self._emitter, self._source = emitter, source
+        self._shared = replace(source, target=target)
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel: one launch for each phase."""
-        definition = self._emitter(self._source).emit()
+        definition = self._emitter(self._shared).emit()
         spec = definition.spec
         plan = _plan(spec)
         ops = [view.operation for view in definition.source.body.operations]
-        noalias = any("llvm.noalias" in str(op.attributes["arg_attrs"]) for op in ops if "arg_attrs" in op.attributes)
+        noalias = any(
+            "llvm.noalias" in str(op.attributes["arg_attrs"])
+            for op in ops
+            if "arg_attrs" in op.attributes
+        )
         frame = GpuFrame(self._source, plan.workspace_bytes, noalias=noalias)
         for op in ops:
             op.detach_from_parent()
