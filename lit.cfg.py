@@ -36,4 +36,5 @@ for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"):
     if name in os.environ:
         config.environment[name] = os.environ[name]
 config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+config.environment["GRISTMILL_CACHE"] = "0"  # every test sees the compiler work
 config.maxIndividualTestTime = 120

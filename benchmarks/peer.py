@@ -15,6 +15,8 @@ import numpy as np
 
 import gristmill
 
+_OPTIONS = gristmill.CompileOptions(cache=False)
+
 
 class Peer(bench_peers.Worker):
     """Compiles a workload from its file, afresh each time, and calls the executable."""
@@ -23,7 +25,7 @@ class Peer(bench_peers.Worker):
         super().__init__(threads)
         # The compiler's libraries are loaded once in a process; what a first use costs is not a
         # compilation's time, for no peer here.
-        gristmill.compile(_WARM_UP)
+        gristmill.compile(_WARM_UP, options=_OPTIONS)
 
     def load(self, entry: dict[str, Any], args: list[np.ndarray], workload: object) -> None:
         """Keep the workload's path and inputs."""
@@ -34,7 +36,7 @@ class Peer(bench_peers.Worker):
     def compile(self) -> dict[str, float]:
         """Compile the module from its file; seconds."""
         start = time.perf_counter()
-        executable = gristmill.compile(self._path)
+        executable = gristmill.compile(self._path, options=_OPTIONS)
         seconds = time.perf_counter() - start
         inputs, threads = self._arguments, self.threads
         self._call = lambda: executable(*inputs, threads=threads)

@@ -4,7 +4,8 @@
     source ─import_source→ hlo ─passes→ fused ─┬─emit_kernels→ kernels ─┐
                                                └─build_program→ rt ─────┴─lower→ llvm ─codegen→ obj → Executable
 
-:func:`compile` does it all; :func:`compile_stages` stops where asked and keeps every stage's IR.
+:func:`compile_stages` does it, stops where asked and keeps every stage's IR; :func:`gristmill.compiler.cache.compile`
+is what users call.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from mlir import ir
 
+from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir
 from gristmill.compiler.emitters.library import KernelLibrary, emit_kernels, partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
-from gristmill.compiler.passes.pipeline import Pipeline, RunOptions
+from gristmill.compiler.options import CompileOptions
+from gristmill.compiler.passes.pipeline import RunOptions
 from gristmill.compiler.program import RtProgram, build_program, lower_entry
 from gristmill.compiler.target import Target
 from gristmill.errors import InputError
@@ -34,46 +37,11 @@ from gristmill.runtime.program import Program
 
 if TYPE_CHECKING:
     from gristmill.compiler.frontends.polymorphic import PolymorphicModule
-    from gristmill.compiler.polymorphic import PolymorphicExecutable
 
 #: What :meth:`Compilation.emit` can give, in order.
 STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
 
-#: The passes from ``hlo`` to ``fused``, as a pipeline string.
-DEFAULT_PIPELINE = (
-    "inline-calls,dce-hlo,simplify-loops,unroll-loops,canonicalize-hlo,fold-constants,resolve-shape-assertions,"
-    "canonicalize-hlo{remove-barriers=true},inline-calls,hoist-products,cse-hlo,dce-hlo,check-supported,"
-    "fuse,dce-hlo"
-)
-
 Observer = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class CompileOptions:
-    """How to compile.
-
-    Attributes:
-        pipeline: the passes between ``hlo`` and ``fused``: a :class:`Pipeline`, a string, or ``None`` for
-            :data:`DEFAULT_PIPELINE`.
-        fold_constants: evaluate operations on constants at compile time (drops ``fold-constants`` when false).
-        verify: verify the module after every pass.
-        jobs: threads that generate code; ``None`` for all cores.
-    """
-
-    pipeline: Pipeline | str | None = None
-    fold_constants: bool = True
-    verify: bool = False
-    jobs: int | None = None
-
-    def build_pipeline(self) -> Pipeline:
-        """The pipeline to run."""
-        if isinstance(self.pipeline, Pipeline):
-            return self.pipeline
-        pipeline = Pipeline(self.pipeline or DEFAULT_PIPELINE)
-        if not self.fold_constants and "fold-constants" in pipeline.names:
-            pipeline.remove("fold-constants")
-        return pipeline
 
 
 @dataclass
@@ -201,34 +169,23 @@ class Compilation:
             self._objects = compile_many(self._lowered, self.target, options.jobs)
 
 
-def import_source(source: Any, name: str | None = None) -> HloModule:
+def import_source(source: Any) -> HloModule:
     """Read a source of static shapes into the ``hlo`` dialect.
 
     ``source`` is a path (``str`` naming a file, or ``Path``), StableHLO or HLO text, bytes (bytecode, a portable
     artifact), a JAX ``Lowered`` or ``Exported``, or an :class:`HloModule`, which is returned as it is. Raises
     ``UnsupportedError`` for a program with dynamic shapes.
     """
-    from gristmill.compiler import frontends
-
-    return frontends.require_static(import_program(source, name))
+    return frontends.require_static(import_program(source))
 
 
-def import_program(source: Any, name: str | None = None) -> HloModule | PolymorphicModule:
+def import_program(source: Any) -> HloModule | PolymorphicModule:
     """As :func:`import_source`; a program with dynamic shapes gives a :class:`PolymorphicModule`."""
-    from gristmill.compiler import frontends
-
     if isinstance(source, HloModule):
         return source
-    if isinstance(source, str):
-        if "\n" in source or source.lstrip().startswith(("module", "func", "HloModule")):
-            return frontends.import_bytes(source.encode(), name or "<text>")
-        source = Path(source)
-    if isinstance(source, Path):
-        return frontends.import_bytes(frontends.read_file(source), str(source))
-    if isinstance(source, bytes | bytearray):
-        return frontends.import_bytes(bytes(source), name or "<bytes>")
-    if hasattr(source, "mlir_module_serialized"):
-        return frontends.import_bytes(source.mlir_module_serialized, name or source.fun_name)
+    content = frontends.content_of(source)
+    if content is not None:
+        return frontends.import_bytes(*content)
     if hasattr(source, "compiler_ir"):
         return frontends.import_lowered(source)
     raise InputError(
@@ -297,21 +254,3 @@ def _artifact(program: Program) -> bytes:
         path = Path(folder) / "program.gmill"
         artifact.save(program, path)
         return path.read_bytes()
-
-
-def compile(  # the field's own word for it
-    source: Any, *, target: Target | None = None, options: CompileOptions | None = None
-) -> Executable | PolymorphicExecutable:
-    """Compile ``source`` (see :func:`import_source`) for ``target`` (default: this machine) and load it.
-
-    A program with dynamic shapes gives a :class:`PolymorphicExecutable`, which compiles when it is called.
-    """
-    program = import_program(source)
-    if isinstance(program, HloModule):
-        return compile_stages(program, target, options=options).executable()
-    from gristmill.compiler.polymorphic import PolymorphicExecutable
-
-    def build(module: HloModule) -> Executable:
-        return compile_stages(module, target, options=options).executable()
-
-    return PolymorphicExecutable(program, build)

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gristmill.compiler.compile import CompileOptions, compile_stages, import_source
+from gristmill.compiler.cache import compile
+from gristmill.compiler.options import CompileOptions
 from gristmill.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
 
 
 def jit(
@@ -23,7 +27,7 @@ def jit(
     import jax
 
     traced = jax.jit(function, keep_unused=True)
-    cache: dict[Any, tuple[Executable, Any]] = {}
+    cache: dict[Any, tuple[Executable | PolymorphicExecutable, Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
@@ -31,8 +35,7 @@ def jit(
         key: tuple[Any, ...] = (structure, *shapes)
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
-            compilation = compile_stages(import_source(lowered), options=options)
-            cache[key] = compilation.executable(), lowered.out_tree
+            cache[key] = compile(lowered, options=options), lowered.out_tree
         executable, out_tree = cache[key]
         results = executable(*(jax.numpy.asarray(leaf) for leaf in leaves))
         flat = results if isinstance(results, tuple) else (results,)

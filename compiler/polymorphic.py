@@ -22,7 +22,10 @@ from gristmill.runtime.executable import Executable, Results
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
-_Key = tuple[Shapes, tuple[bytes, ...]]
+#: What a specialisation is made for: the arguments' shapes, and the content of those whose values matter.
+Key = tuple[Shapes, tuple[bytes, ...]]
+#: Gives the executable of a key; the function makes the program for it, in case it has to be compiled.
+Build = Callable[[Key, Callable[[], HloModule]], Executable]
 
 #: Specialisations kept; the oldest goes when there are more.
 CAPACITY = 256
@@ -36,17 +39,15 @@ class PolymorphicExecutable:
         inputs: its arguments; ``str()`` of one is, for example, ``f32[b, 2*b + 1]``.
     """
 
-    def __init__(
-        self, program: PolymorphicModule, build: Callable[[HloModule], Executable]
-    ) -> None:
-        """``build`` compiles one specialisation of ``program``."""
+    def __init__(self, program: PolymorphicModule, build: Build) -> None:
+        """``build`` gives the executable of one specialisation of ``program``."""
         self.name = program.name
         self.inputs: tuple[PolymorphicArgument, ...] = program.inputs
         self._program = program
         self._build = build
         self._by_value = [i for i, item in enumerate(program.inputs) if item.by_value]
-        self._ready: dict[_Key, Executable] = {}
-        self._pending: dict[_Key, Future[Executable]] = {}
+        self._ready: dict[Key, Executable] = {}
+        self._pending: dict[Key, Future[Executable]] = {}
         self._lock = threading.Lock()
 
     def __call__(
@@ -139,7 +140,7 @@ class PolymorphicExecutable:
             given.append(np.asarray(value, item.element.dtype).tobytes())
         return tuple(given)
 
-    def _compiled(self, key: _Key) -> Executable:
+    def _compiled(self, key: Key) -> Executable:
         """The executable for ``key``: cached, or compiled by the first of the threads that ask for it."""
         with self._lock:
             ready = self._ready.get(key)
@@ -153,9 +154,9 @@ class PolymorphicExecutable:
             self._compile(key, future)
         return future.result()
 
-    def _compile(self, key: _Key, future: Future[Executable]) -> None:
+    def _compile(self, key: Key, future: Future[Executable]) -> None:
         try:
-            executable = self._build(self._module(key))
+            executable = self._build(key, lambda: self._module(key))
         except BaseException as error:
             with self._lock:
                 del self._pending[key]
@@ -168,7 +169,7 @@ class PolymorphicExecutable:
             del self._pending[key]
         future.set_result(executable)
 
-    def _module(self, key: _Key) -> HloModule:
+    def _module(self, key: Key) -> HloModule:
         shapes, contents = key
         values: dict[int, Array] = {}
         for index, content in zip(self._by_value, contents, strict=True):

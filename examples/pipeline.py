@@ -12,13 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gristmill.compiler.compile import (
-    DEFAULT_PIPELINE,
-    CompileOptions,
-    compile_stages,
-    import_source,
-)
+from gristmill.compiler.compile import compile_stages, import_source
 from gristmill.compiler.module import HloModule, constant_value, elements_from_numpy
+from gristmill.compiler.options import DEFAULT_PIPELINE, CompileOptions
 from gristmill.compiler.passes.pipeline import Pipeline
 from gristmill.dialects import hlo
 from gristmill.runtime.types import element_type

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from gristmill.compiler.compile import CompileOptions, compile, compile_stages
+    from gristmill.compiler.cache import compile
+    from gristmill.compiler.compile import compile_stages
     from gristmill.compiler.jit import jit
+    from gristmill.compiler.options import CompileOptions
     from gristmill.compiler.passes.pipeline import Pipeline
     from gristmill.compiler.polymorphic import PolymorphicExecutable
     from gristmill.errors import GristmillError
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from gristmill.runtime.threads import set_num_threads
 
 _LAZY = {
-    "compile": "gristmill.compiler.compile",
+    "compile": "gristmill.compiler.cache",
     "compile_stages": "gristmill.compiler.compile",
-    "CompileOptions": "gristmill.compiler.compile",
+    "CompileOptions": "gristmill.compiler.options",
     "jit": "gristmill.compiler.jit",
     "Pipeline": "gristmill.compiler.passes.pipeline",
     "PolymorphicExecutable": "gristmill.compiler.polymorphic",

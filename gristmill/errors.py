@@ -68,6 +68,14 @@ class ArtifactError(GristmillError):
     """An artifact is missing, corrupt, truncated, or made for another target or version."""
 
 
+class CacheError(GristmillError):
+    """The compilation cache cannot be used or written; compiling goes on without it."""
+
+
+class CacheWarning(UserWarning):
+    """Compiling went on without the compilation cache, for the reason given."""
+
+
 class InputError(GristmillError):
     """The arrays given to an executable do not fit its signature."""
 

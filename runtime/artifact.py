@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 import struct
-import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from gristmill.errors import ArtifactError
+from gristmill.runtime.atomic import replacing
 from gristmill.runtime.llvm.target import default_triple, host_features
 from gristmill.runtime.manifest import (
     CONSTANTS,
@@ -53,8 +53,12 @@ _CODE_FEATURES = (
 )
 
 
-def save(program: Program, path: str | Path) -> None:
-    """Write ``program`` to ``path``. The file appears complete or not at all."""
+def save(program: Program, path: str | Path, *, durable: bool = True) -> None:
+    """Write ``program`` to ``path``, readable by its owner only. The file appears complete or not at all.
+
+    ``durable`` waits until it is on the disk; without that, a crash of the system can leave a damaged file, which
+    :func:`load` refuses. Raises ``ArtifactError`` when it cannot be written.
+    """
     path = Path(path)
     objects = {f"object{i}.o": data for i, data in enumerate(program.objects)}
     entries, size = _constant_table(program)
@@ -67,19 +71,14 @@ def save(program: Program, path: str | Path) -> None:
     members[CONSTANTS] = Member(size, digest.hexdigest())
     text = render_manifest(program, list(objects), entries, members)
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                    _write_member(archive, MANIFEST, [text.encode()])
-                    for name, data in objects.items():
-                        _write_member(archive, name, [data])
-                    _write_member(archive, CONSTANTS, _constant_chunks(program, entries, size))
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with (
+            replacing(path, durable=durable) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+        ):
+            _write_member(archive, MANIFEST, [text.encode()])
+            for name, data in objects.items():
+                _write_member(archive, name, [data])
+            _write_member(archive, CONSTANTS, _constant_chunks(program, entries, size))
     except OSError as error:
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -91,13 +90,26 @@ def load(path: str | Path) -> Program:
     ABI version, or was compiled for a CPU with features this one lacks.
     """
     path = Path(path)
+    with _explained(path), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        manifest = parse_manifest(_read_member(archive, MANIFEST))
+        _check_target(manifest)
+        objects = [_checked(archive, name, manifest) for name in manifest.objects]
+        offset = _check_constants(archive, file, manifest)
+        constants = _map_constants(file, offset, manifest)
+    return manifest.program(objects, constants)
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """What an artifact says of itself; nothing else of it is read or checked. Raises as :func:`load`."""
+    with _explained(Path(path)), zipfile.ZipFile(path) as archive:
+        return parse_manifest(_read_member(archive, MANIFEST))
+
+
+@contextmanager
+def _explained(path: Path) -> Generator[None]:
+    """Turn whatever goes wrong in reading ``path`` into an ``ArtifactError`` that names it."""
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            manifest = parse_manifest(_read_member(archive, MANIFEST))
-            _check_target(manifest)
-            objects = [_checked(archive, name, manifest) for name in manifest.objects]
-            offset = _check_constants(archive, file, manifest)
-            constants = _map_constants(file, offset, manifest)
+        yield
     except ArtifactError as error:
         raise ArtifactError(f"{path}: {error.message}") from None
     except OSError as error:
@@ -105,7 +117,6 @@ def load(path: str | Path) -> Program:
     except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError) as error:
         # NotImplementedError: zipfile's word for a compression method or version it does not know.
         raise ArtifactError(f"{path} is not an artifact, or truncated: {error}") from None
-    return manifest.program(objects, constants)
 
 
 def _constant_table(program: Program) -> tuple[list[ConstantEntry], int]:

@@ -8,6 +8,7 @@ Nothing else reads ``os.environ``. A knob is read when asked for, so tests may c
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Generic, TypeVar
 from gristmill.errors import InputError
 
 T = TypeVar("T")
+
+_SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[KMGT]?)")
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,12 @@ def _milliseconds(text: str) -> int:
     return value
 
 
-def _bytes(text: str) -> int:
-    """A number of bytes, with an optional suffix K, M, G or T (powers of 1024)."""
-    unit = "KMGT".find(text[-1].upper()) + 1
-    value = int(text[:-1] if unit else text) << (10 * unit)
+def parse_bytes(text: str) -> int:
+    """A number of bytes, with an optional suffix K, M, G or T (powers of 1024); raises ``ValueError``."""
+    parts = _SIZE.fullmatch(text.upper())
+    if parts is None:
+        raise ValueError("write a number, with a suffix K, M, G or T if you like")
+    value = int(parts["number"]) << (10 * " KMGT".index(parts["unit"] or " "))
     if value < 1:
         raise ValueError("must be at least 1")
     return value
@@ -116,7 +121,7 @@ POOL_MB = Knob(
 )
 HOST_MEMORY_LIMIT = Knob(
     "GRISTMILL_HOST_MEMORY_LIMIT",
-    _bytes,
+    parse_bytes,
     0,
     "bytes (suffix K, M, G or T) that each host memory allocator may have in use; default: the RAM",
 )
@@ -125,6 +130,27 @@ HOST_POOL_SLOTS = Knob(
     _count,
     4096,
     "slots for each primitive type that a host memory pool may grow to",
+)
+CACHE = Knob(
+    "GRISTMILL_CACHE",
+    _flag,
+    True,
+    "0: compile without the cache on disk, where the options do not say otherwise",
+)
+CACHE_DIR = Knob(
+    "GRISTMILL_CACHE_DIR",
+    str,
+    "",
+    "directory of the cache on disk; default: gristmill in XDG_CACHE_HOME, else in ~/.cache",
+)
+CACHE_SIZE = Knob(
+    "GRISTMILL_CACHE_SIZE",
+    parse_bytes,
+    1 << 30,
+    "bytes (suffix K, M, G or T) that the cache on disk may take; default: 1G",
+)
+XDG_CACHE_HOME = Knob(
+    "XDG_CACHE_HOME", str, "", "the user's cache directory, when it is an absolute path"
 )
 PERF_MAP = Knob(
     "GRISTMILL_PERF_MAP", _flag, False, "1: append JIT symbols to /tmp/perf-PID.map for perf"
@@ -140,6 +166,10 @@ KNOBS = (
     HOST_MEMORY_LIMIT,
     HOST_POOL_SLOTS,
     TRUST_INPUT,
+    CACHE,
+    CACHE_DIR,
+    CACHE_SIZE,
+    XDG_CACHE_HOME,
     PERF_MAP,
     GDB_JIT,
 )

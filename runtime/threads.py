@@ -6,11 +6,11 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import knobs
+from gristmill.runtime.packages import find_package
 
 #: libomp's variable for how long, in milliseconds, idle workers spin.
 _BLOCKTIME = "KMP_BLOCKTIME"
@@ -49,6 +49,14 @@ def _loaded_openmp() -> str | None:
     return None
 
 
+def _installed_openmp() -> str:
+    """The path of libomp's own package; raises ``OSError`` when it is not installed."""
+    package = find_package("cmeel-libomp")
+    if package is None:
+        raise FileNotFoundError("the package cmeel-libomp is not installed")
+    return str(package.folder / "cmeel.prefix" / "lib" / "libomp.so")
+
+
 @lru_cache(maxsize=1)
 def load_openmp() -> ctypes.CDLL:
     """LLVM's OpenMP runtime, loaded on first use.
@@ -58,9 +66,8 @@ def load_openmp() -> ctypes.CDLL:
     the user set ``KMP_BLOCKTIME``. Raises ``ToolchainError`` when the library is missing.
     """
     try:
-        wheel = metadata.distribution("cmeel-libomp").locate_file("cmeel.prefix/lib/libomp.so")
-        library = ctypes.CDLL(_loaded_openmp() or str(wheel))
-    except (metadata.PackageNotFoundError, OSError) as error:
+        library = ctypes.CDLL(_loaded_openmp() or _installed_openmp())
+    except OSError as error:
         raise ToolchainError(
             f"the OpenMP library cannot be loaded ({error}); install it with: "
             "pip install cmeel-libomp"

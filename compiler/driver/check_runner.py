@@ -57,9 +57,10 @@ def check_file(path: Path) -> Outcome:
 
 def _run(path: Path) -> tuple[int, list[tuple[str, str, str]]]:
     """The number of checks, and (kind, location, message) of each one that failed."""
-    from gristmill.compiler.compile import CompileOptions, compile_stages, import_source
+    from gristmill.compiler.compile import compile_stages, import_source
     from gristmill.compiler.driver.arrays import listed
     from gristmill.compiler.driver.check_extraction import extract_checks
+    from gristmill.compiler.options import CompileOptions
     from gristmill.compiler.passes import registry
 
     module = import_source(path)

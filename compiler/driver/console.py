@@ -22,7 +22,7 @@ QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.2
 
 
-_QUANTITY = re.compile(r"[\d.]+( ?[a-z%]+)?")
+_QUANTITY = re.compile(r"[\d.]+( ?[A-Za-z%]+)?")
 
 
 @contextmanager
@@ -63,6 +63,16 @@ def seconds(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value / 1e-9:.3g} ns"
+
+
+def file_size(nbytes: int) -> str:
+    """A number of bytes for people, in powers of 1024."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

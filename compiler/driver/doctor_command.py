@@ -16,7 +16,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gristmill.compiler.driver.console import table
@@ -67,12 +66,12 @@ def _guarded(section: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[tuple
 
 def packages() -> Iterator[tuple[str, str]]:
     """Versions of Python, Gristmill and what it stands on."""
+    from gristmill.runtime.packages import find_package
+
     yield "python", f"{platform.python_version()} ({sys.executable})"
     for name, purpose in (("gristmill", "this program"), *_PACKAGES):
-        try:
-            yield name, f"{version(name)} ({purpose})"
-        except PackageNotFoundError:
-            yield name, f"not installed ({purpose})"
+        package = find_package(name)
+        yield name, f"{package.version if package else 'not installed'} ({purpose})"
 
 
 def processor() -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
@@ -19,7 +20,7 @@ from types import ModuleType
 from gristmill import __version__
 from gristmill.errors import GristmillError, UnsupportedError
 
-_COMMANDS = ("run", "compile", "check", "doctor")
+_COMMANDS = ("run", "compile", "check", "cache", "doctor")
 
 _DESCRIPTION = """\
 Gristmill compiles StableHLO modules (what JAX, PyTorch/XLA and TensorFlow export) to native code
@@ -36,6 +37,7 @@ examples:
   gristmill compile model.mlir --emit=fused      show which operations became one kernel
   gristmill compile model.mlir -o model.gmill    save an artifact that runs without the compiler
   gristmill check tests/                         run modules that check themselves
+  gristmill cache                                show the cache of compiled programs
   gristmill doctor                               show what is installed and what the machine can do
 
 `gristmill COMMAND --help` explains each command; `gristmill-opt --help` the pass driver."""
@@ -94,11 +96,17 @@ def describe(error: BaseException) -> str:
     return f"internal error: {type(error).__name__}: {text} (rerun with --debug for the traceback)"
 
 
+def _show_warning(message: Warning | str, *_where: object) -> None:
+    print(f"gristmill: warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own); returns the exit code."""
     args = parser().parse_args(argv)
     try:
-        code = args.execute(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = args.execute(args)
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:

@@ -80,6 +80,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=0, metavar="N", help="run N more times and show the timing"
     )
     parser.add_argument(
+        "--no-cache", action="store_true", help="compile, even if the cache on disk has the program"
+    )
+    parser.add_argument(
         "--threads", type=int, metavar="N", help="threads to use (default: all cores)"
     )
 
@@ -92,8 +95,12 @@ def execute(args: argparse.Namespace) -> int:
     if not args.model.is_file():
         raise InputError(f"no such file: {args.model}")
     start = time.perf_counter()
-    prepare = gristmill.load if is_artifact(args.model) else gristmill.compile
-    executable, inputs = _bind(args, prepare(args.model))
+    if is_artifact(args.model):
+        program = gristmill.load(args.model)
+    else:
+        options = gristmill.CompileOptions(cache=False if args.no_cache else None)
+        program = gristmill.compile(args.model, options=options)
+    executable, inputs = _bind(args, program)
     ready = time.perf_counter() - start
     outputs = listed(executable(*inputs, threads=args.threads))
     if args.output is not None:

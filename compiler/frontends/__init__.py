@@ -28,7 +28,7 @@ A program whose shapes are not known before it is called is a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.errors import ParseError, UnsupportedError
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from gristmill.compiler.module import HloModule
 
 __all__ = [
+    "Content",
+    "content_of",
     "from_lowered",
     "import_bytes",
     "import_lowered",
@@ -47,6 +49,33 @@ __all__ = [
     "read_file",
     "require_static",
 ]
+
+
+class Content(NamedTuple):
+    """A program's bytes in any of the formats, and what stands for the file name in locations and messages."""
+
+    data: bytes
+    name: str
+
+
+def content_of(source: Any) -> Content | None:
+    """The content of a path (``str`` naming a file, or ``Path``), text, bytes, or a JAX ``Exported``.
+
+    ``None`` for a source of another kind. Raises ``ParseError`` when a file cannot be read.
+    """
+    if isinstance(source, Content):
+        return source
+    if isinstance(source, str):
+        if "\n" in source or source.lstrip().startswith(("module", "func", "HloModule")):
+            return Content(source.encode(), "<text>")
+        source = Path(source)
+    if isinstance(source, Path):
+        return Content(read_file(source), str(source))
+    if isinstance(source, bytes | bytearray):
+        return Content(bytes(source), "<bytes>")
+    if hasattr(source, "mlir_module_serialized"):
+        return Content(source.mlir_module_serialized, source.fun_name)
+    return None
 
 
 def read_file(path: str | Path) -> bytes:

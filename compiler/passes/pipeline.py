@@ -101,6 +101,11 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(stage.action.spelling() for stage in self._stages)
 
+    @property
+    def is_textual(self) -> bool:
+        """Whether the text says all of it: every stage is a registered pass or upstream's."""
+        return all(_is_registered(stage.action) for stage in self._stages)
+
     def append(self, item: PassLike, *, name: str | None = None) -> None:
         """Add ``item`` at the end; ``name`` overrides the stage name of a single pass."""
         self._insert(len(self._stages), item, name)
@@ -252,6 +257,12 @@ def _with_constants(text: str, module: HloModule) -> str:
 
 def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_.#" else "_" for c in name)[:80]
+
+
+def _is_registered(action: Pass) -> bool:
+    if action.name in registry.PASSES:
+        return type(action) is registry.resolve(action.name)
+    return type(action) is UpstreamPass
 
 
 def _named_passes(item: PassLike) -> list[tuple[str, Pass]]:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import gristmill
-from gristmill.compiler.compile import DEFAULT_PIPELINE, STAGES, compile_stages, import_source
+from gristmill.compiler.compile import STAGES, compile_stages, import_source
 from gristmill.compiler.module import HloModule
+from gristmill.compiler.options import DEFAULT_PIPELINE
 from gristmill.errors import GristmillError, InputError, UnsupportedError
 
 ADD = """

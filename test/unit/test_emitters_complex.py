@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import gristmill
-from gristmill.compiler.compile import CompileOptions, import_source
+from gristmill.compiler.compile import import_source
+from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.text import parse_module, print_module
 from gristmill.dialects.rt import nbytes
 

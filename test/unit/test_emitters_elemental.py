@@ -8,7 +8,7 @@ import pytest
 from interpreter import evaluate
 
 import gristmill
-from gristmill.compiler.compile import CompileOptions
+from gristmill.compiler.options import CompileOptions
 
 RNG = np.random.default_rng(7)
 DTYPES = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import gristmill
-from gristmill.compiler.compile import CompileOptions
 from gristmill.compiler.emitters.elemental.narrow_floats import is_narrow
+from gristmill.compiler.options import CompileOptions
 from gristmill.runtime.types import ELEMENT_TYPES, ElementType
 
 Array = np.ndarray[Any, Any]

@@ -32,12 +32,14 @@ ALLOWED = {
         "gristmill.runtime.llvm",
         "gristmill.runtime.knobs",
         "gristmill.runtime.threads",
+        "gristmill.runtime.packages",
     ),
     "dialects": ("gristmill.errors", "gristmill.dialects", "gristmill.runtime.types"),
     "runtime": ("gristmill.errors", "gristmill.__version__", "gristmill.runtime"),
 }
 #: The modules that join the compiler to the running of what it compiled.
 JOINTS = {
+    "compiler/cache.py": ("gristmill.runtime.disk_cache", "gristmill.runtime.executable"),
     "compiler/compile.py": ("gristmill.runtime.executable",),
     "compiler/jit.py": ("gristmill.runtime.executable",),
     "compiler/polymorphic.py": ("gristmill.runtime.arguments", "gristmill.runtime.executable"),

@@ -139,7 +139,7 @@ def test_threads_share_one_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = exported(lambda x: x * 2, "b, n")
     compiled: list[object] = []
     build = executable._build  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(executable, "_build", lambda m: (compiled.append(m), build(m))[1])
+    monkeypatch.setattr(executable, "_build", lambda k, m: (compiled.append(k), build(k, m))[1])
     barrier = threading.Barrier(8)
     wrong: list[int] = []
 
