@@ -22,13 +22,14 @@ from mlir import ir
 
 from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
-from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir
+from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir, to_object
+from gristmill.compiler.emitters.kernel import KernelSpec
 from gristmill.compiler.emitters.library import KernelLibrary, emit_kernels, partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.passes.pipeline import RunOptions
-from gristmill.compiler.program import RtProgram, build_program, lower_entry
+from gristmill.compiler.program import Profile, RtProgram, build_program, lower_entry
 from gristmill.compiler.target import Target
 from gristmill.errors import InputError
 from gristmill.runtime import artifact
@@ -112,6 +113,37 @@ class Compilation:
     def executable(self) -> Executable:
         """Load the program into this process."""
         return Executable(self.program())
+
+    def profiled(self, threads: int) -> tuple[Program, Profile]:
+        """The program with an entry function that times each kernel, for at most ``threads`` threads.
+
+        The kernels are those of :meth:`program`; the times are in one more output. Not for a compilation
+        that keeps its stages.
+        """
+        assert self._rt is not None, "the program was not built"
+        assert not self.keeps_stages, "the entry function has no object of its own"
+        program = self.program()
+        names = tuple(spec.name for spec in self.kernels)
+        profile = Profile(names, threads, len(program.outputs))
+        with self._rt.module.context, ir.Location.unknown():
+            entry = to_object(
+                lower_entry(self._rt, {spec.name: spec for spec in self.kernels}, profile),
+                self.target,
+            )
+        program.outputs = (*program.outputs, profile.signature)
+        program.objects = [*self._objects[:-1], entry]
+        return program, profile
+
+    @property
+    def kernels(self) -> list[KernelSpec]:
+        """The program's kernels, once ``rt`` was reached."""
+        assert self._library is not None, "kernels were not emitted"
+        return [kernel.spec for kernel in self._library.kernels.values()]
+
+    def kernel_of(self, computation: str) -> KernelSpec | None:
+        """The kernel that was made of a fused computation, by its symbol."""
+        assert self._library is not None, "kernels were not emitted"
+        return self._library.specs.get(computation)
 
     def run(self, stage: str, module: HloModule, options: CompileOptions) -> None:
         """Do the work of one stage; stages run in order."""

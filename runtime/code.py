@@ -18,7 +18,12 @@ from gristmill.runtime.threads import load_openmp
 
 #: Functions compiled code may take from the C library, because LLVM's code generator or an emitter
 #: calls them. Anything else that is missing is an error.
-_C_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "fmod", "fmodf", "sched_yield"})
+_C_FUNCTIONS = frozenset(
+    {
+        *("memcpy", "memmove", "memset", "memcmp", "fmod", "fmodf"),
+        *("sched_yield", "clock_gettime"),
+    }
+)
 
 #: Prefixes of the symbols that libomp provides.
 _OPENMP_PREFIXES = ("__kmpc_", "omp_")

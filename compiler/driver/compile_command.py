@@ -96,7 +96,7 @@ def _compile(args: argparse.Namespace, stage: str) -> Compilation:
 
     try:
         start = time.perf_counter()
-        module = _import(args)
+        module = import_module(args, args.model)
         imported = time.perf_counter() - start
         compilation = compile_stages(
             module,
@@ -110,14 +110,14 @@ def _compile(args: argparse.Namespace, stage: str) -> Compilation:
     return compilation
 
 
-def _import(args: argparse.Namespace) -> HloModule:
-    """The module; one with dynamic shapes is made concrete by ``--shape``."""
+def import_module(args: argparse.Namespace, path: Path) -> HloModule:
+    """The module at ``path``; one with dynamic shapes is made concrete by ``--shape``."""
     import numpy as np
 
     from gristmill.compiler.compile import import_program
     from gristmill.compiler.module import HloModule
 
-    program = import_program(args.model)
+    program = import_program(path)
     if isinstance(program, HloModule):
         return program
     values = shapes.values(args, program.inputs)

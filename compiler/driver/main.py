@@ -20,7 +20,7 @@ from types import ModuleType
 from gristmill import __version__
 from gristmill.errors import GristmillError, UnsupportedError
 
-_COMMANDS = ("run", "compile", "check", "cache", "doctor")
+_COMMANDS = ("run", "compile", "bench", "check", "cache", "doctor")
 
 _DESCRIPTION = """\
 Gristmill compiles StableHLO modules (what JAX, PyTorch/XLA and TensorFlow export) to native code
@@ -36,6 +36,7 @@ examples:
   gristmill run model.mlir --inputs x.npz --output y.npz --repeat 100
   gristmill compile model.mlir --emit=fused      show which operations became one kernel
   gristmill compile model.mlir -o model.gmill    save an artifact that runs without the compiler
+  gristmill bench model.mlir                     time each kernel beside what the machine can do
   gristmill check tests/                         run modules that check themselves
   gristmill cache                                show the cache of compiled programs
   gristmill doctor                               show what is installed and what the machine can do

@@ -133,18 +133,17 @@ def _bind(
     if isinstance(program, Executable):
         if args.random:
             return program, random_inputs(program, args.seed)
-        wanted = [_Wanted(i.name, i.type.element.dtype, str(i.type)) for i in program.inputs]
-        return program, _given(args, wanted)
+        return program, given_inputs(args, wanted_by(program))
     if args.random:
         known = shapes.shapes(args, program.inputs)
         executable = program.specialise(*known, values=shapes.values(args, program.inputs))
         return executable, random_inputs(executable, args.seed)
-    wanted = [_Wanted(item.name, item.element.dtype, str(item)) for item in program.inputs]
-    inputs = _given(args, wanted)
+    wanted = [Wanted(item.name, item.element.dtype, str(item)) for item in program.inputs]
+    inputs = given_inputs(args, wanted)
     return program.specialised_for(*inputs), inputs
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """An input of the program: name, dtype, and its type as text."""
 
     name: str
@@ -152,7 +151,12 @@ class _Wanted(NamedTuple):
     text: str
 
 
-def _given(args: argparse.Namespace, wanted: list[_Wanted]) -> list[Array]:
+def wanted_by(executable: Executable) -> list[Wanted]:
+    """The inputs of an executable."""
+    return [Wanted(i.name, i.type.element.dtype, str(i.type)) for i in executable.inputs]
+
+
+def given_inputs(args: argparse.Namespace, wanted: list[Wanted]) -> list[Array]:
     """The inputs from the files that the command line names."""
     from gristmill.compiler.driver.arrays import as_dtype, distinct, read_array, read_arrays, select
 

@@ -9,5 +9,6 @@ function that the runtime calls.
 from gristmill.compiler.program.build import RtProgram, build_program
 from gristmill.compiler.program.entry import lower_entry
 from gristmill.compiler.program.importer import Constant
+from gristmill.compiler.program.profile import Profile
 
-__all__ = ["Constant", "RtProgram", "build_program", "lower_entry"]
+__all__ = ["Constant", "Profile", "RtProgram", "build_program", "lower_entry"]

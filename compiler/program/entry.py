@@ -16,6 +16,7 @@ from gristmill.compiler.emitters.kernel import KernelSpec, Phase
 from gristmill.compiler.program.build import RtProgram
 from gristmill.compiler.program.entry_header import ENTRY, header
 from gristmill.compiler.program.llvm_builder import FunctionBuilder
+from gristmill.compiler.program.profile import COPIES, FUNCTIONS, Profile, Recorder
 from gristmill.compiler.program.sync import (
     copies_in_parallel,
     is_parallel,
@@ -42,18 +43,22 @@ _OPTIMIZE_LIMIT = 64
 _COPY_BLOCK = 4096
 
 
-def lower_entry(program: RtProgram, specs: Mapping[str, KernelSpec]) -> ir.Module:
+def lower_entry(
+    program: RtProgram, specs: Mapping[str, KernelSpec], profile: Profile | None = None
+) -> ir.Module:
     """The LLVM-dialect module that defines :data:`ENTRY` and declares the kernels' phases.
 
-    ``specs`` may be keyed by anything; kernels are found by ``KernelSpec.name``. Raises ``VerifyError`` when a
-    launch of the ``rt`` module does not fit its kernel or overwrites what it reads.
+    ``specs`` may be keyed by anything; kernels are found by ``KernelSpec.name``. With a ``profile`` the function
+    records times in one more output. Raises ``VerifyError`` when a launch of the ``rt`` module does not fit its
+    kernel or overwrites what it reads.
     """
     kernels = {spec.name: spec for spec in specs.values()}
     aliases = {i: s.alias for i, s in enumerate(program.inputs) if s.alias is not None}
     nodes = read_module(program.module, kernels, aliases)
     with program.module.context, ir.Location.unknown():
-        module = ir.Module.parse(header(program.target.triple, program.parallel))
-        emitter = _Emitter(program, module)
+        text = header(program.target.triple, program.parallel)
+        module = ir.Module.parse(text + FUNCTIONS if profile is not None else text)
+        emitter = _Emitter(program, module, profile)
         if program.parallel:
             place_barriers(nodes)
         emitter.emit(nodes)
@@ -67,8 +72,10 @@ class _Emitter:
     guarded for thread 0 (``self.join`` is then the block after it).
     """
 
-    def __init__(self, program: RtProgram, module: ir.Module):
+    def __init__(self, program: RtProgram, module: ir.Module, profile: Profile | None):
         self.program = program
+        self.profile = profile
+        self.recorder: Recorder | None = None
         self.parallel = program.parallel
         self.module = module
         self.build = FunctionBuilder(module)
@@ -96,11 +103,16 @@ class _Emitter:
             private = build.binary("mul", self.thread, size)
             first = build.offset(self.arena, self.program.arena_bytes)
             self.scratch = build.dynamic_offset(first, private)
+        if self.profile is not None:
+            self.recorder = Recorder(build, self.profile, self.roots["output"], self.thread)
+            self.recorder.start()
         if self.parallel:
             self.first = build.compare("eq", self.thread, build.integer(0))
             self.precompute_ranges(nodes)
         self.sequence(nodes)
         self.close()
+        if self.recorder is not None:
+            self.barrier(True)  # else the wait for the last kernel would fall outside
         build.create("llvm.return")
 
     def precompute_ranges(self, nodes: Sequence[Node]) -> None:
@@ -154,6 +166,8 @@ class _Emitter:
         if needed and not self.alone:
             self.close()
             self.build.call("gristmill_barrier", [self.state, self.threads])
+            if self.recorder is not None:
+                self.recorder.waited()
 
     # Buffers
 
@@ -183,12 +197,14 @@ class _Emitter:
             if self.alone or not is_parallel(phase):
                 self.serial()
                 self.phase(node, phase, self.build.integer(0), self.build.integer(phase.tasks))
-                continue
-            self.close()
-            begin, end = self.task_range(phase.tasks)
-            self.split(begin, end)
-            self.phase(node, phase, begin, end)
-            self.close()
+            else:
+                self.close()
+                begin, end = self.task_range(phase.tasks)
+                self.split(begin, end)
+                self.phase(node, phase, begin, end)
+                self.close()
+            if self.recorder is not None:
+                self.recorder.ran(node.spec.name, int(phase is node.phases[0]))
 
     def split(self, begin: ir.Value, end: ir.Value) -> None:
         """Guard what follows, up to the next :meth:`close`, by the thread having tasks."""
@@ -217,6 +233,7 @@ class _Emitter:
             size = self.build.integer(node.source.nbytes)
             source, target = self.pointer(node.source), self.pointer(node.destination)
             self.copy_bytes(source, target, size, node.guarded)
+            self.copied()
             return
         self.close()
         begin, end = self.task_range(_blocks(node))
@@ -229,6 +246,11 @@ class _Emitter:
         target = build.dynamic_offset(self.pointer(node.destination), first)
         self.copy_bytes(source, target, build.binary("sub", last, first), node.guarded)
         self.close()
+        self.copied()
+
+    def copied(self) -> None:
+        if self.recorder is not None:
+            self.recorder.ran(COPIES, 1)
 
     def copy_bytes(self, source: ir.Value, target: ir.Value, size: ir.Value, guarded: bool) -> None:
         """A memcpy; a guarded one does nothing when the two are the same memory."""

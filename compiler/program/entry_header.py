@@ -114,13 +114,13 @@ llvm.func @gristmill_body(i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, 
 """
 
 
-def header(triple: str, parallel: bool) -> str:
-    """The text of the module for a target triple; ``gristmill_body`` is only declared."""
+def header(triple: str, parallel: bool, body: str = _BODY) -> str:
+    """The text of the module for a target triple; ``body`` declares or defines ``gristmill_body``."""
     if not parallel:
-        return _SERIAL_MAIN + _BODY
+        return _SERIAL_MAIN + body
     barrier = _BARRIER.format(
         spins=_SPINS,
         spins_after_yield=_SPINS_AFTER_YIELD,
         pause=_PAUSES.get(triple.partition("-")[0], ""),
     )
-    return _PARALLEL_MAIN + barrier + _BODY
+    return _PARALLEL_MAIN + barrier + body

@@ -76,7 +76,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
     assert run_raising(KeyboardInterrupt(), monkeypatch) == 130
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "check", "doctor"])
+@pytest.mark.parametrize("command", ["run", "compile", "bench", "check", "doctor"])
 def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main.main([command, "--help"])
@@ -92,7 +92,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"gristmill {gristmill.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["grind"], ["run"], ["compile", "m", "--emit=soup"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["grind"], ["run"], ["compile", "m", "--emit=soup"], ["bench", "m", "--threads=0"]],
+)
 def test_a_wrong_command_line_exits_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +105,7 @@ def test_a_wrong_command_line_exits_with_2(
     assert "usage: gristmill" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "check"])
+@pytest.mark.parametrize("command", ["run", "compile", "bench", "check"])
 def test_a_missing_file_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([command, "no/such.mlir"]) == 1
     error = capsys.readouterr().err
