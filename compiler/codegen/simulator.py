@@ -13,7 +13,16 @@ from mlir import ir
 from gristmill.compiler.codegen.native import optimize, to_object, translate
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.lowering.simulator import SimulatedKernel, thread_function, to_simulator
-from gristmill.compiler.lowering.simulator_scheduler import ENDED, FRAME_BYTES, SCHEDULER
+from gristmill.compiler.lowering.simulator_scheduler import (
+    BLOCK,
+    ENDED,
+    FRAME_BYTES,
+    RECORD_BYTES,
+    REPORT,
+    SCHEDULER,
+    SHARED,
+    THREAD,
+)
 from gristmill.compiler.target import Target
 from gristmill.runtime.llvm.core import Context, Module
 from gristmill.runtime.llvm.target import TargetMachine
@@ -31,7 +40,7 @@ declare i1 @llvm.coro.suspend.retcon.i1(...)
 declare ptr @gristmill_sim_prototype(ptr, i1)
 declare ptr @gristmill_sim_allocate(i32)
 declare void @gristmill_sim_free(ptr)
-declare i64 @gristmill_sim_launch(ptr, ptr, ptr, ptr, ptr, i64, ptr)
+declare i64 @gristmill_sim_launch(ptr, ptr, ptr, i64, i64, ptr)
 
 define internal void @gristmill_sim_state(ptr %record, i64 %state) alwaysinline {
   %at = getelementptr i8, ptr %record, i64 8
@@ -41,12 +50,13 @@ define internal void @gristmill_sim_state(ptr %record, i64 %state) alwaysinline 
 """
 
 
-def to_simulator_objects(module: ir.Module, target: Target) -> list[bytes]:
+def to_simulator_objects(module: ir.Module, target: Target, checks: bool = True) -> list[bytes]:
     """Objects for ``target``, a CPU, that define the native function of each kernel of a ``gpu.module``.
 
-    See :mod:`gristmill.compiler.lowering.simulator` for the functions' signature.
+    With ``checks`` memory accesses are checked, at several times the cost. See
+    :mod:`gristmill.compiler.lowering.simulator` for the functions' signature.
     """
-    lowered, kernels = to_simulator(module)
+    lowered, kernels = to_simulator(module, checks)
     machine = TargetMachine(target.triple, target.cpu, target.features)
     with Context() as context, machine, translate(lowered, context) as translated:
         text = _coroutines(str(translated), kernels)
@@ -97,7 +107,7 @@ def _arguments(kernel: SimulatedKernel) -> tuple[str, list[str]]:
             f"  %parameter{number} = load ptr, ptr %value{number}",
         ]
         names.append(f"ptr %parameter{number}")
-    for number, (offset, _) in enumerate(kernel.shared):
+    for number, offset in enumerate(kernel.shared):
         lines.append(f"  %shared{number} = getelementptr i8, ptr %shared, i64 {offset}")
         names.append(f"ptr %shared{number}")
     return "\n".join(lines), names
@@ -115,7 +125,7 @@ define ptr @{kernel.name}_coroutine(ptr %frame, ptr %record, ptr %params, {coord
                                         ptr @gristmill_sim_allocate, ptr @gristmill_sim_free)
   %handle = call ptr @llvm.coro.begin(token %id, ptr null)
   call i1 (...) @llvm.coro.suspend.retcon.i1()
-  %where = getelementptr i8, ptr %record, i64 40
+  %where = getelementptr i8, ptr %record, i64 {SHARED}
   %shared = load ptr, ptr %where
 {loads}
   call void @{thread_function(kernel.name)}({", ".join(arguments)}, ptr %record, {coordinates})
@@ -124,22 +134,20 @@ define ptr @{kernel.name}_coroutine(ptr %frame, ptr %record, ptr %params, {coord
   unreachable
 }}
 
-define i64 @{kernel.name}(ptr %params, ptr %dims, ptr %shared, ptr %memory, i64 %order, ptr %report) {{
-  %code = call i64 @gristmill_sim_launch(ptr @{kernel.name}_coroutine, ptr %params, ptr %dims, ptr %shared,
-                                         ptr %memory, i64 %order, ptr %report)
+define i64 @{kernel.name}(ptr %params, ptr %dims, i64 %order, ptr %report) {{
+  %code = call i64 @gristmill_sim_launch(ptr @{kernel.name}_coroutine, ptr %params, ptr %dims,
+                                         i64 {kernel.shared_bytes}, i64 %order, ptr %report)
   ret i64 %code
 }}
 """
 
 
 def _independent(kernel: SimulatedKernel) -> str:
-    """Threads that never wait run one after the other; ``%record`` is not used."""
+    """Threads that never wait run one after the other; their record tells only who they are."""
     loads, arguments = _arguments(kernel)
     names = ("bz", "by", "bx", "tz", "ty", "tx")
     extents = {"bx": 0, "by": 1, "bz": 2, "tx": 3, "ty": 4, "tz": 5}
-    lines = [
-        f"define i64 @{kernel.name}(ptr %params, ptr %dims, ptr %shared, ptr %memory, i64 %order, ptr %report) {{"
-    ]
+    lines = [f"define i64 @{kernel.name}(ptr %params, ptr %dims, i64 %order, ptr %report) {{"]
     lines += ["entry:", loads]
     for name, axis in extents.items():
         lines += [
@@ -147,7 +155,14 @@ def _independent(kernel: SimulatedKernel) -> str:
             f"  %narrow_{name} = load i32, ptr %at_{name}",
             f"  %end_{name} = zext i32 %narrow_{name} to i64",
         ]
-    lines.append("  br label %head_bz")
+    lines += [
+        f"  %record = alloca [{RECORD_BYTES} x i8], align 16",
+        f"  %its_report = getelementptr i8, ptr %record, i64 {REPORT}",
+        "  store ptr %report, ptr %its_report",
+        f"  %its_thread = getelementptr i8, ptr %record, i64 {THREAD}",
+        f"  %its_block = getelementptr i8, ptr %record, i64 {BLOCK}",
+        "  br label %head_bz",
+    ]
     before = "entry"
     for depth, name in enumerate(names):
         inner = f"head_{names[depth + 1]}" if depth + 1 < len(names) else "body"
@@ -158,9 +173,11 @@ def _independent(kernel: SimulatedKernel) -> str:
         ]
         before = f"head_{name}"
     coordinates = ", ".join(f"i64 {name}" for name in _COORDINATES)
-    call = ", ".join([*arguments, "ptr null", coordinates])
+    call = ", ".join([*arguments, "ptr %record", coordinates])
     lines += [
         "body:",
+        *_linear("block", "b"),
+        *_linear("thread", "t"),
         f"  call void @{thread_function(kernel.name)}({call})",
         "  br label %latch_tx",
     ]
@@ -173,5 +190,16 @@ def _independent(kernel: SimulatedKernel) -> str:
             f"  %more_{name} = icmp ult i64 %next_{name}, %end_{name}",
             f"  br i1 %more_{name}, label %head_{name}, label %{outer}",
         ]
-    lines += ["end:", "  ret i64 0", "}"]
+    lines += ["end:", "  %code = load i64, ptr %report", "  ret i64 %code", "}"]
     return "\n".join(lines)
+
+
+def _linear(what: str, kind: str) -> list[str]:
+    """Code that stores the number of the thread or block, x fastest, in the record."""
+    return [
+        f"  %{what}_z = mul i64 %{kind}z, %end_{kind}y",
+        f"  %{what}_zy = add i64 %{what}_z, %{kind}y",
+        f"  %{what}_row = mul i64 %{what}_zy, %end_{kind}x",
+        f"  %{what}_number = add i64 %{what}_row, %{kind}x",
+        f"  store i64 %{what}_number, ptr %its_{what}",
+    ]

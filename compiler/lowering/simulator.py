@@ -8,16 +8,16 @@ nanoseconds and needs no stacks. :mod:`.simulator_scheduler` resumes the threads
 
 The native function of a kernel NAME, for the simulator device and the tests' software driver alike:
 
-    int64_t NAME(void *const *params, const uint32_t dims[6], void *shared, void *memory, int64_t order,
-                 int64_t report[8])
+    int64_t NAME(void *const *params, const uint32_t dims[6], int64_t order, int64_t report[8])
 
-``params[i]`` points to parameter *i*; ``dims`` are grid and block, x first; ``shared`` is ``shared_bytes`` of workgroup
-memory; ``memory`` holds records and slots, :func:`memory_bytes` of them. It returns 0 or an error code, with the
-details in ``report``.
+``params[i]`` points to parameter *i*; ``dims`` are grid and block, x first. ``order`` permutes the threads: any order
+must give the same results. It returns 0 or the code of the first fault, with the details in ``report``, which is all
+zeros before (:mod:`gristmill.runtime.simulator_report`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -25,11 +25,17 @@ from typing import cast
 from mlir import ir
 from mlir.dialects import arith, func, llvm
 
+from gristmill.compiler.emitters.gpu.frame import type_bytes
+from gristmill.compiler.lowering import simulator_checks
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.lowering.simulator_scheduler import (
     AT_BARRIER,
     AT_EXCHANGE,
+    BARRIERS,
+    EXCHANGES,
     SLOT_BYTES,
+    SLOTS,
+    THREAD,
 )
 from gristmill.compiler.module import symbol_name
 from gristmill.errors import LoweringError
@@ -47,20 +53,23 @@ class SimulatedKernel:
     Attributes:
         name: of the kernel.
         parameters: number of pointers it takes.
-        shared: (offset, bytes) of each of its workgroup memrefs.
+        shared: offset of each of its workgroup memrefs.
+        shared_bytes: of all of them, a multiple of 64.
         suspends: whether threads wait for one another.
     """
 
     name: str
     parameters: int
-    shared: tuple[tuple[int, int], ...]
+    shared: tuple[int, ...]
+    shared_bytes: int
     suspends: bool
 
 
-def to_simulator(module: ir.Module) -> tuple[ir.Module, list[SimulatedKernel]]:
+def to_simulator(module: ir.Module, checks: bool = True) -> tuple[ir.Module, list[SimulatedKernel]]:
     """The thread functions of the module's ``gpu.module`` in the LLVM dialect; the source is left as it is.
 
-    Raises ``LoweringError`` for an operation of the GPU dialects that the simulator does not know.
+    With ``checks`` memory accesses are checked (:mod:`.simulator_checks`). Raises ``LoweringError`` for an operation of
+    the GPU dialects that the simulator does not know.
     """
     # On the CPU workgroup memory is memory like any other.
     plain = ir.Module.parse(str(module).replace(_WORKGROUP, ""), module.context)
@@ -71,12 +80,14 @@ def to_simulator(module: ir.Module) -> tuple[ir.Module, list[SimulatedKernel]]:
             pointer = ir.Type.parse("!llvm.ptr")
             i64 = ir.IntegerType.get_signless(64)
             func.FuncOp(_WAIT, ([pointer, i64], []), visibility="private")
+        if checks:
+            simulator_checks.declare(result)
         for view in plain.body.operations:
             if view.operation.name != "gpu.module":
                 continue
             for inner in list(view.operation.regions[0].blocks[0].operations):
                 if inner.operation.name == "gpu.func":
-                    kernels.append(_Thread(inner.operation, result).convert())
+                    kernels.append(_Thread(inner.operation, result).convert(checks))
                 else:
                     result.body.append(inner.operation.clone())
         lower_to_llvm_dialect(result)
@@ -96,7 +107,8 @@ class _Thread:
         self.name = symbol_name(function)
         self.suspends = False
 
-    def convert(self) -> SimulatedKernel:
+    def convert(self, checks: bool) -> SimulatedKernel:
+        """Append the thread's function to the module."""
         block = self.source.regions[0].blocks[0]
         signature = ir.TypeAttr(self.source.attributes["function_type"]).value
         parameters = len(cast("list[ir.Type]", ir.FunctionType(signature).inputs))
@@ -113,15 +125,20 @@ class _Thread:
             none = [ir.DictAttr.get({})] * (len(types) - len(given))
             function.attributes["arg_attrs"] = ir.ArrayAttr.get([*given, *none])
         block.append_to(function.operation.regions[0])
+        block = function.operation.regions[0].blocks[0]
         self._replace(function.operation)
+        if checks:
+            buffers = list(block.arguments)[parameters : parameters + len(shared)]
+            simulator_checks.Instrumenter(
+                function.operation, self.module, self.record, buffers, self.name
+            ).run()
         offset = 0
-        places: list[tuple[int, int]] = []
+        places: list[int] = []
         for kind in shared:
-            nbytes = _memref_bytes(ir.MemRefType(kind))
-            places.append((offset, nbytes))
-            offset += -(-nbytes // 64) * 64
+            places.append(offset)
+            offset += -(-_memref_bytes(ir.MemRefType(kind)) // 64) * 64
         suspends = self.suspends or bool(shared)
-        return SimulatedKernel(self.name, parameters, tuple(places), suspends)
+        return SimulatedKernel(self.name, parameters, tuple(places), offset, suspends)
 
     def _replace(self, function: ir.Operation) -> None:
         found: list[ir.Operation] = []
@@ -157,6 +174,14 @@ class _Thread:
         """A field of the thread's record."""
         return llvm.LoadOp(kind, self._at(self.record, offset)).result
 
+    def count(self, offset: int) -> ir.Value:
+        """Add one to a counter of the record; returns what it was."""
+        i64 = ir.IntegerType.get_signless(64)
+        before = self.field(offset, i64)
+        after = arith.AddIOp(before, arith.ConstantOp(i64, 1).result).result
+        llvm.StoreOp(after, self._at(self.record, offset))
+        return before
+
     def _at(self, base: ir.Value, offset: int | ir.Value) -> ir.Value:
         pointer, byte = ir.Type.parse("!llvm.ptr"), ir.IntegerType.get_signless(8)
         dynamic = [] if isinstance(offset, int) else [offset]
@@ -169,18 +194,16 @@ class _Thread:
         Slots are used in turn, two sets of them: a lane that is ahead writes the other set.
         """
         i64 = ir.IntegerType.get_signless(64)
-        sizes = [_value_bytes(value.type) for value in values]
+        sizes = [type_bytes(value.type) for value in values]
         if sum(-(-size // 8) * 8 for size in sizes) > SLOT_BYTES:
             raise LoweringError(
                 f"{self.name}: an exchange of {sizes} bytes exceeds the simulator's slots"
             )
-        count = self.field(16, i64)
         one = arith.ConstantOp(i64, 1).result
-        llvm.StoreOp(arith.AddIOp(count, one).result, self._at(self.record, 16))
-        parity = arith.AndIOp(count, one).result
+        parity = arith.AndIOp(self.count(EXCHANGES), one).result
         half = arith.ConstantOp(i64, 32 * SLOT_BYTES).result
         slots = self._at(
-            self.field(32, ir.Type.parse("!llvm.ptr")), arith.MulIOp(parity, half).result
+            self.field(SLOTS, ir.Type.parse("!llvm.ptr")), arith.MulIOp(parity, half).result
         )
         stride = arith.ConstantOp(i64, SLOT_BYTES).result
 
@@ -207,7 +230,7 @@ class _Thread:
     def lane(self) -> ir.Value:
         """The thread's number in its warp, i64."""
         i64 = ir.IntegerType.get_signless(64)
-        return arith.AndIOp(self.field(24, i64), arith.ConstantOp(i64, 31).result).result
+        return arith.AndIOp(self.field(THREAD, i64), arith.ConstantOp(i64, 31).result).result
 
 
 def _coordinate(base: int):
@@ -219,6 +242,7 @@ def _coordinate(base: int):
 
 
 def _barrier(thread: _Thread, op: ir.Operation) -> list[ir.Value]:
+    thread.count(BARRIERS)
     thread.wait(AT_BARRIER)
     return []
 
@@ -267,21 +291,4 @@ _RULES: dict[str, Callable[[_Thread, ir.Operation], list[ir.Value]]] = {
 
 
 def _memref_bytes(kind: ir.MemRefType) -> int:
-    size = _value_bytes(kind.element_type)
-    for extent in kind.shape:
-        size *= extent
-    return size
-
-
-def _value_bytes(kind: ir.Type) -> int:
-    if isinstance(kind, ir.VectorType):
-        count = 1
-        for extent in kind.shape:
-            count *= extent
-        return count * _value_bytes(kind.element_type)
-    if isinstance(kind, ir.ComplexType):
-        return 2 * _value_bytes(kind.element_type)
-    if isinstance(kind, ir.IndexType):
-        return 8
-    width = kind.width if isinstance(kind, ir.IntegerType) else ir.FloatType(kind).width
-    return -(-width // 8)
+    return math.prod(kind.shape) * type_bytes(kind.element_type)

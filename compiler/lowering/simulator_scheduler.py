@@ -2,20 +2,23 @@
 """The simulator's scheduler: runs the threads of a launch as coroutines, block after block.
 
 Written in MLIR and compiled like a kernel, once for each program that needs it. It keeps a record for each thread of
-the running block:
+the running block, of fields of 8 bytes:
 
-====== ==========================================================================
-offset field (8 bytes each)
-====== ==========================================================================
-0      continuation: the function that resumes the thread; null when it ended
-8      state: 0 ready, 1 at a barrier, 2 at a warp exchange, 3 ended
-16     exchanges made so far; its parity picks the slots of the next one
-24     thread number in the block
-32     the warp's exchange slots: 2 × 32 slots of ``SLOT_BYTES``
-40     the block's workgroup memory
-48     the report (see below)
-64     ``FRAME_BYTES`` of coroutine frame; more is allocated when they are too few
-====== ==========================================================================
+=========== =====================================================================
+field       content
+=========== =====================================================================
+``RESUME``  the function that resumes the thread; null when it ended
+``STATE``   0 ready, 1 at a barrier, 2 at an exchange, 3 ended
+EXCHANGES   exchanges made so far; the parity picks the slots of the next one
+BARRIERS    barriers passed so far
+THREAD      thread number in the block
+BLOCK       block number in the grid
+SLOTS       the warp's exchange slots: 2 × 32 of ``SLOT_BYTES``
+SHARED      the block's workgroup memory
+SHADOW      16 bytes for each of its bytes, for :mod:`.simulator_checks`
+REPORT      where to report faults (:mod:`gristmill.runtime.simulator_report`)
+FRAME       ``FRAME_BYTES`` of coroutine frame; more is allocated when too few
+=========== =====================================================================
 
 Threads of a warp run until each waits; a warp whose threads all wait for an exchange goes on, and a block whose threads
 all wait at a barrier does. Any other standstill is an error: code 1 (a barrier that not all threads of the block reach)
@@ -25,15 +28,27 @@ relies on an order that nothing guarantees is found out.
 
 from __future__ import annotations
 
-RECORD_BYTES = 192
-FRAME_OFFSET = 64
-FRAME_BYTES = RECORD_BYTES - FRAME_OFFSET
+from gristmill.runtime.simulator_report import (
+    DIVERGENT_BARRIER,
+    DIVERGENT_EXCHANGE,
+    OUT_OF_MEMORY,
+    RACE,
+    UNINITIALISED,
+)
+
+RESUME, STATE, EXCHANGES, BARRIERS, THREAD, BLOCK, SLOTS, SHARED, SHADOW, REPORT = range(0, 80, 8)
+FRAME = 80
+RECORD_BYTES = 256
+FRAME_BYTES = RECORD_BYTES - FRAME
 SLOT_BYTES = 64
 WARP_SLOT_BYTES = 2 * 32 * SLOT_BYTES
 
 READY, AT_BARRIER, AT_EXCHANGE, ENDED = range(4)
 
-#: int64 launch(thread, params, dims, shared_bytes, memory, order, report)
+#: Modes of a checked access of workgroup memory.
+READ, WRITE, ATOMIC = range(3)
+
+#: int64 launch(thread, params, dims, shared_bytes, order, report)
 SCHEDULER = f"""
 module {{
   llvm.func @malloc(i64) -> !llvm.ptr
@@ -128,7 +143,7 @@ module {{
 
   func.func private @state(%records: !llvm.ptr, %thread: i64) -> !llvm.ptr {{
     %record = func.call @record(%records, %thread) : (!llvm.ptr, i64) -> !llvm.ptr
-    %state = llvm.getelementptr %record[8] : (!llvm.ptr) -> !llvm.ptr, i8
+    %state = llvm.getelementptr %record[{STATE}] : (!llvm.ptr) -> !llvm.ptr, i8
     return %state : !llvm.ptr
   }}
 
@@ -163,11 +178,11 @@ module {{
       %lane = arith.select %odd, %mirrored, %rotated : i64
       %t = arith.addi %begin, %lane : i64
       %record = func.call @record(%records, %t) : (!llvm.ptr, i64) -> !llvm.ptr
-      %state = llvm.getelementptr %record[8] : (!llvm.ptr) -> !llvm.ptr, i8
+      %state = llvm.getelementptr %record[{STATE}] : (!llvm.ptr) -> !llvm.ptr, i8
       %value = llvm.load %state : !llvm.ptr -> i64
       %ready = arith.cmpi eq, %value, %zero : i64
       scf.if %ready {{
-        %frame = llvm.getelementptr %record[{FRAME_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %frame = llvm.getelementptr %record[{FRAME}] : (!llvm.ptr) -> !llvm.ptr, i8
         %go = llvm.load %record : !llvm.ptr -> !llvm.ptr
         %next = llvm.call %go(%frame, %stop) : !llvm.ptr, (!llvm.ptr, i1) -> !llvm.ptr
         llvm.store %next, %record : !llvm.ptr, !llvm.ptr
@@ -180,7 +195,7 @@ module {{
   func.func private @warp(%records: !llvm.ptr, %begin: i64, %end: i64, %order: i64) -> i64 {{
     %zero = arith.constant 0 : i64
     %exchange = arith.constant {AT_EXCHANGE} : i64
-    %failure = arith.constant 2 : i64
+    %failure = arith.constant {DIVERGENT_EXCHANGE} : i64
     %live = arith.subi %end, %begin : i64
     %again = arith.constant true
     %result:2 = scf.while (%more = %again, %code = %zero) : (i1, i64) -> (i1, i64) {{
@@ -230,7 +245,8 @@ module {{
       %finished = arith.cmpi eq, %done, %threads : i64
       %together = arith.cmpi eq, %waiting, %threads : i64
       %fine = arith.ori %finished, %together : i1
-      %broken = arith.select %fine, %zero, %one : i64
+      %divergent = arith.constant {DIVERGENT_BARRIER} : i64
+      %broken = arith.select %fine, %zero, %divergent : i64
       %first = arith.cmpi ne, %failed, %zero : i64
       %now = arith.select %first, %failed, %broken : i64
       %clean = arith.cmpi eq, %now, %zero : i64
@@ -240,10 +256,42 @@ module {{
     return %result#1 : i64
   }}
 
-  llvm.func @gristmill_sim_launch(%thread: !llvm.ptr, %params: !llvm.ptr, %dims: !llvm.ptr, %shared: !llvm.ptr,
-                                  %memory: !llvm.ptr, %order: i64, %report: !llvm.ptr) -> i64 {{
-    %code = func.call @grid(%thread, %params, %dims, %shared, %memory, %order, %report)
-      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr) -> i64
+  llvm.func @gristmill_sim_launch(%thread: !llvm.ptr, %params: !llvm.ptr, %dims: !llvm.ptr, %shared_bytes: i64,
+                                  %order: i64, %report: !llvm.ptr) -> i64 {{
+    %c3 = llvm.mlir.constant(3 : i64) : i64
+    %c4 = llvm.mlir.constant(4 : i64) : i64
+    %c5 = llvm.mlir.constant(5 : i64) : i64
+    %bx = func.call @extent(%dims, %c3) : (!llvm.ptr, i64) -> i64
+    %by = func.call @extent(%dims, %c4) : (!llvm.ptr, i64) -> i64
+    %bz = func.call @extent(%dims, %c5) : (!llvm.ptr, i64) -> i64
+    %bxy = llvm.mul %bx, %by : i64
+    %threads = llvm.mul %bxy, %bz : i64
+    // Workgroup memory and its shadow, a record a thread, slots for whole warps, and 64 bytes to align them.
+    %thread_bytes = llvm.mlir.constant({RECORD_BYTES + WARP_SLOT_BYTES // 32} : i64) : i64
+    %constant_bytes = llvm.mlir.constant({WARP_SLOT_BYTES + 64} : i64) : i64
+    %with_shadow = llvm.mlir.constant(17 : i64) : i64
+    %private = llvm.mul %threads, %thread_bytes : i64
+    %both = llvm.mul %shared_bytes, %with_shadow : i64
+    %common = llvm.add %both, %constant_bytes : i64
+    %bytes = llvm.add %private, %common : i64
+    %raw = llvm.call @malloc(%bytes) : (i64) -> !llvm.ptr
+    %null = llvm.mlir.zero : !llvm.ptr
+    %none = llvm.icmp "eq" %raw, %null : !llvm.ptr
+    llvm.cond_br %none, ^exhausted, ^run
+  ^exhausted:
+    %exhausted = llvm.mlir.constant({OUT_OF_MEMORY} : i64) : i64
+    llvm.return %exhausted : i64
+  ^run:
+    %address = llvm.ptrtoint %raw : !llvm.ptr to i64
+    %round = llvm.mlir.constant(63 : i64) : i64
+    %mask = llvm.mlir.constant(-64 : i64) : i64
+    %up = llvm.add %address, %round : i64
+    %aligned = llvm.and %up, %mask : i64
+    %shared = llvm.inttoptr %aligned : i64 to !llvm.ptr
+    %memory = llvm.getelementptr %shared[%both] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %code = func.call @grid(%thread, %params, %dims, %shared, %shared_bytes, %memory, %order, %report)
+      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, i64, !llvm.ptr) -> i64
+    llvm.call @free(%raw) : (!llvm.ptr) -> ()
     llvm.return %code : i64
   }}
 
@@ -255,7 +303,7 @@ module {{
   }}
 
   func.func private @grid(%thread: !llvm.ptr, %params: !llvm.ptr, %dims: !llvm.ptr, %shared: !llvm.ptr,
-                          %memory: !llvm.ptr, %order: i64, %report: !llvm.ptr) -> i64 {{
+                          %shared_bytes: i64, %memory: !llvm.ptr, %order: i64, %report: !llvm.ptr) -> i64 {{
     %c0 = arith.constant 0 : i64
     %c1 = arith.constant 1 : i64
     %c2 = arith.constant 2 : i64
@@ -277,8 +325,12 @@ module {{
     %slots = llvm.getelementptr %memory[%slot_base] : (!llvm.ptr, i64) -> !llvm.ptr, i8
     %warp_bytes = arith.constant {WARP_SLOT_BYTES} : i64
     %lanes = arith.constant 32 : i64
+    %shadow = llvm.getelementptr %shared[%shared_bytes] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %shadow_scale = arith.constant 16 : i64
+    %shadow_bytes = arith.muli %shared_bytes, %shadow_scale : i64
+    %zero_byte = arith.constant 0 : i8
+    %poison = arith.constant -1 : i8
     %go = arith.constant true
-    %null = llvm.mlir.zero : !llvm.ptr
     %result:3 = scf.while (%more = %go, %b = %c0, %code = %c0) : (i1, i64, i64) -> (i1, i64, i64) {{
       scf.condition(%more) %more, %b, %code : i1, i64, i64
     }} do {{
@@ -287,6 +339,8 @@ module {{
       %yz = arith.divui %b, %gx : i64
       %y = arith.remui %yz, %gy : i64
       %z = arith.divui %yz, %gy : i64
+      "llvm.intr.memset"(%shared, %poison, %shared_bytes) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()
+      "llvm.intr.memset"(%shadow, %zero_byte, %shadow_bytes) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()
       scf.for %t = %c0 to %threads step %c1 : i64 {{
         %record = func.call @record(%memory, %t) : (!llvm.ptr, i64) -> !llvm.ptr
         %tx = arith.remui %t, %bx : i64
@@ -296,15 +350,21 @@ module {{
         %warp = arith.divui %t, %lanes : i64
         %warp_offset = arith.muli %warp, %warp_bytes : i64
         %warp_slots = llvm.getelementptr %slots[%warp_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-        %state = llvm.getelementptr %record[8] : (!llvm.ptr) -> !llvm.ptr, i8
-        %exchanges = llvm.getelementptr %record[16] : (!llvm.ptr) -> !llvm.ptr, i8
-        %number = llvm.getelementptr %record[24] : (!llvm.ptr) -> !llvm.ptr, i8
-        %its_slots = llvm.getelementptr %record[32] : (!llvm.ptr) -> !llvm.ptr, i8
-        %its_shared = llvm.getelementptr %record[40] : (!llvm.ptr) -> !llvm.ptr, i8
-        %its_report = llvm.getelementptr %record[48] : (!llvm.ptr) -> !llvm.ptr, i8
-        %frame = llvm.getelementptr %record[{FRAME_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %state = llvm.getelementptr %record[{STATE}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %exchanges = llvm.getelementptr %record[{EXCHANGES}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %number = llvm.getelementptr %record[{THREAD}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %its_slots = llvm.getelementptr %record[{SLOTS}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %its_shared = llvm.getelementptr %record[{SHARED}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %its_report = llvm.getelementptr %record[{REPORT}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %frame = llvm.getelementptr %record[{FRAME}] : (!llvm.ptr) -> !llvm.ptr, i8
         llvm.store %c0, %state : i64, !llvm.ptr
+        %barriers = llvm.getelementptr %record[{BARRIERS}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %its_block = llvm.getelementptr %record[{BLOCK}] : (!llvm.ptr) -> !llvm.ptr, i8
+        %its_shadow = llvm.getelementptr %record[{SHADOW}] : (!llvm.ptr) -> !llvm.ptr, i8
         llvm.store %c0, %exchanges : i64, !llvm.ptr
+        llvm.store %c0, %barriers : i64, !llvm.ptr
+        llvm.store %b, %its_block : i64, !llvm.ptr
+        llvm.store %shadow, %its_shadow : !llvm.ptr, !llvm.ptr
         llvm.store %t, %number : i64, !llvm.ptr
         llvm.store %warp_slots, %its_slots : !llvm.ptr, !llvm.ptr
         llvm.store %shared, %its_shared : !llvm.ptr, !llvm.ptr
@@ -313,21 +373,207 @@ module {{
           : !llvm.ptr, (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64, i64) -> !llvm.ptr
         llvm.store %next, %record : !llvm.ptr, !llvm.ptr
       }}
-      %found = func.call @block(%memory, %threads, %order) : (!llvm.ptr, i64, i64) -> i64
+      %stuck = func.call @block(%memory, %threads, %order) : (!llvm.ptr, i64, i64) -> i64
+      // A fault of a thread explains a standstill better than the standstill itself.
+      %reported = llvm.load %report : !llvm.ptr -> i64
+      %any = arith.cmpi ne, %reported, %c0 : i64
+      %found = arith.select %any, %reported, %stuck : i64
       %following = arith.addi %b, %c1 : i64
       %left = arith.cmpi ult, %following, %blocks : i64
       %clean = arith.cmpi eq, %found, %c0 : i64
       %proceed = arith.andi %left, %clean : i1
-      scf.if %clean {{
-      }} else {{
+      %is_stuck = arith.cmpi ne, %stuck, %c0 : i64
+      scf.if %is_stuck {{
+        func.call @free_all() : () -> ()
+      }}
+      %mute = arith.cmpi eq, %reported, %c0 : i64
+      %divergent = arith.andi %mute, %is_stuck : i1
+      scf.if %divergent {{
         %where = llvm.getelementptr %report[8] : (!llvm.ptr) -> !llvm.ptr, i8
         llvm.store %found, %report : i64, !llvm.ptr
         llvm.store %b, %where : i64, !llvm.ptr
-        func.call @free_all() : () -> ()
       }}
       scf.yield %proceed, %following, %found : i1, i64, i64
     }}
     return %result#2 : i64
+  }}
+
+  func.func @gristmill_sim_fault(%record: !llvm.ptr, %code: i64, %text: !llvm.ptr, %value: i64, %other: i64) {{
+    %its_report = llvm.getelementptr %record[{REPORT}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %report = llvm.load %its_report : !llvm.ptr -> !llvm.ptr
+    %before = llvm.load %report : !llvm.ptr -> i64
+    %zero = arith.constant 0 : i64
+    %first = arith.cmpi eq, %before, %zero : i64
+    scf.if %first {{
+      %its_block = llvm.getelementptr %record[{BLOCK}] : (!llvm.ptr) -> !llvm.ptr, i8
+      %its_thread = llvm.getelementptr %record[{THREAD}] : (!llvm.ptr) -> !llvm.ptr, i8
+      %block = llvm.load %its_block : !llvm.ptr -> i64
+      %thread = llvm.load %its_thread : !llvm.ptr -> i64
+      %1 = llvm.getelementptr %report[8] : (!llvm.ptr) -> !llvm.ptr, i8
+      %2 = llvm.getelementptr %report[16] : (!llvm.ptr) -> !llvm.ptr, i8
+      %3 = llvm.getelementptr %report[24] : (!llvm.ptr) -> !llvm.ptr, i8
+      %4 = llvm.getelementptr %report[32] : (!llvm.ptr) -> !llvm.ptr, i8
+      %5 = llvm.getelementptr %report[40] : (!llvm.ptr) -> !llvm.ptr, i8
+      llvm.store %code, %report : i64, !llvm.ptr
+      llvm.store %block, %1 : i64, !llvm.ptr
+      llvm.store %thread, %2 : i64, !llvm.ptr
+      llvm.store %text, %3 : !llvm.ptr, !llvm.ptr
+      llvm.store %value, %4 : i64, !llvm.ptr
+      llvm.store %other, %5 : i64, !llvm.ptr
+    }}
+    return
+  }}
+
+  // The warp that a stamp's thread field is about; -1 for several.
+  func.func private @warp_of(%thread: i64) -> i64 {{
+    %five = arith.constant 5 : i64
+    %several = arith.constant 1024 : i64
+    %last = arith.constant 1056 : i64
+    %none = arith.constant -1 : i64
+    %own = arith.shrui %thread, %five : i64
+    %named = arith.subi %thread, %several : i64
+    %single = arith.cmpi ult, %thread, %several : i64
+    %known = arith.cmpi ult, %thread, %last : i64
+    %group = arith.select %known, %named, %none : i64
+    %warp = arith.select %single, %own, %group : i64
+    return %warp : i64
+  }}
+
+  // Whether nothing orders the access that made %stamp before the one of %mine.
+  func.func private @unordered(%stamp: i64, %mine: i64) -> i1 {{
+    %zero = arith.constant 0 : i64
+    %c24 = arith.constant 24 : i64
+    %c48 = arith.constant 48 : i64
+    %low = arith.constant {0xFFFFFF} : i64
+    %twelve = arith.constant {0xFFF} : i64
+    %exists = arith.cmpi slt, %stamp, %zero : i64
+    %barriers_high = arith.shrui %stamp, %c24 : i64
+    %barriers = arith.andi %barriers_high, %low : i64
+    %my_barriers_high = arith.shrui %mine, %c24 : i64
+    %my_barriers = arith.andi %my_barriers_high, %low : i64
+    %together = arith.cmpi eq, %barriers, %my_barriers : i64
+    %thread_high = arith.shrui %stamp, %c48 : i64
+    %thread = arith.andi %thread_high, %twelve : i64
+    %my_thread_high = arith.shrui %mine, %c48 : i64
+    %my_thread = arith.andi %my_thread_high, %twelve : i64
+    %different = arith.cmpi ne, %thread, %my_thread : i64
+    %warp = func.call @warp_of(%thread) : (i64) -> i64
+    %my_warp = func.call @warp_of(%my_thread) : (i64) -> i64
+    %same_warp = arith.cmpi eq, %warp, %my_warp : i64
+    %exchanges = arith.andi %stamp, %low : i64
+    %my_exchanges = arith.andi %mine, %low : i64
+    %earlier = arith.cmpi ult, %exchanges, %my_exchanges : i64
+    %exchanged = arith.andi %same_warp, %earlier : i1
+    %true = arith.constant true
+    %apart = arith.xori %exchanged, %true : i1
+    %a = arith.andi %exists, %together : i1
+    %b = arith.andi %different, %apart : i1
+    %c = arith.andi %a, %b : i1
+    return %c : i1
+  }}
+
+  // The stamp of a byte's reads when %mine joins %stamp.
+  func.func private @join(%stamp: i64, %mine: i64) -> i64 {{
+    %c48 = arith.constant 48 : i64
+    %twelve = arith.constant {0xFFF} : i64
+    %several = arith.constant 1024 : i64
+    %all = arith.constant 1056 : i64
+    %rest = arith.constant {~(((1 << 12) - 1) << 48)} : i64
+    %apart = func.call @unordered(%stamp, %mine) : (i64, i64) -> i1
+    %thread_high = arith.shrui %stamp, %c48 : i64
+    %thread = arith.andi %thread_high, %twelve : i64
+    %my_thread_high = arith.shrui %mine, %c48 : i64
+    %my_thread = arith.andi %my_thread_high, %twelve : i64
+    %warp = func.call @warp_of(%thread) : (i64) -> i64
+    %my_warp = func.call @warp_of(%my_thread) : (i64) -> i64
+    %same = arith.cmpi eq, %warp, %my_warp : i64
+    %group = arith.addi %my_warp, %several : i64
+    %who = arith.select %same, %group, %all : i64
+    %high = arith.shli %who, %c48 : i64
+    %base = arith.andi %mine, %rest : i64
+    %joined = arith.ori %base, %high : i64
+    %stamped = arith.select %apart, %joined, %mine : i64
+    return %stamped : i64
+  }}
+
+  func.func @gristmill_sim_access(%record: !llvm.ptr, %address: i64, %bytes: i64, %mode: i64, %text: !llvm.ptr) {{
+    %zero = arith.constant 0 : i64
+    %one = arith.constant 1 : i64
+    %read = arith.constant {READ} : i64
+    %atomic = arith.constant {ATOMIC} : i64
+    %c16 = arith.constant 16 : i64
+    %c24 = arith.constant 24 : i64
+    %c48 = arith.constant 48 : i64
+    %c62 = arith.constant 62 : i64
+    %low = arith.constant {0xFFFFFF} : i64
+    %twelve = arith.constant {0xFFF} : i64
+    %exists = arith.constant {-(1 << 63)} : i64
+    %its_shared = llvm.getelementptr %record[{SHARED}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %its_shadow = llvm.getelementptr %record[{SHADOW}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %its_thread = llvm.getelementptr %record[{THREAD}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %its_barriers = llvm.getelementptr %record[{BARRIERS}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %its_exchanges = llvm.getelementptr %record[{EXCHANGES}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %shared = llvm.load %its_shared : !llvm.ptr -> i64
+    %shadow = llvm.load %its_shadow : !llvm.ptr -> !llvm.ptr
+    %thread = llvm.load %its_thread : !llvm.ptr -> i64
+    %barriers_all = llvm.load %its_barriers : !llvm.ptr -> i64
+    %exchanges_all = llvm.load %its_exchanges : !llvm.ptr -> i64
+    %barriers_low = arith.andi %barriers_all, %low : i64
+    %exchanges = arith.andi %exchanges_all, %low : i64
+    %barriers = arith.shli %barriers_low, %c24 : i64
+    %thread_bits = arith.shli %thread, %c48 : i64
+    %is_read = arith.cmpi eq, %mode, %read : i64
+    %is_atomic = arith.cmpi eq, %mode, %atomic : i64
+    %atomic_wide = arith.extui %is_atomic : i1 to i64
+    %atomic_bit = arith.shli %atomic_wide, %c62 : i64
+    %m0 = arith.ori %exists, %thread_bits : i64
+    %m1 = arith.ori %barriers, %exchanges : i64
+    %m2 = arith.ori %m0, %m1 : i64
+    %mine = arith.ori %m2, %atomic_bit : i64
+    %start = arith.subi %address, %shared : i64
+    %false = arith.constant false
+    scf.for %i = %zero to %bytes step %one : i64 {{
+      %offset = arith.addi %start, %i : i64
+      %scaled = arith.muli %offset, %c16 : i64
+      %write_at = llvm.getelementptr %shadow[%scaled] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+      %read_at = llvm.getelementptr %write_at[8] : (!llvm.ptr) -> !llvm.ptr, i8
+      %written = llvm.load %write_at : !llvm.ptr -> i64
+      %reads = llvm.load %read_at : !llvm.ptr -> i64
+      %never = arith.cmpi sge, %written, %zero : i64
+      %racy_write = func.call @unordered(%written, %mine) : (i64, i64) -> i1
+      %racy_read = func.call @unordered(%reads, %mine) : (i64, i64) -> i1
+      %atomic_high = arith.shrui %written, %c62 : i64
+      %was_atomic_bit = arith.andi %atomic_high, %one : i64
+      %was_atomic = arith.cmpi eq, %was_atomic_bit, %one : i64
+      %both_atomic = arith.andi %was_atomic, %is_atomic : i1
+      %write_race = arith.select %both_atomic, %false, %racy_write : i1
+      %read_race = arith.select %is_read, %false, %racy_read : i1
+      %plain_write = arith.constant {WRITE} : i64
+      %is_write = arith.cmpi eq, %mode, %plain_write : i64
+      %uninitialised = arith.select %is_write, %false, %never : i1
+      scf.if %uninitialised {{
+        %code = arith.constant {UNINITIALISED} : i64
+        func.call @gristmill_sim_fault(%record, %code, %text, %offset, %zero)
+          : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
+      }}
+      %race = arith.ori %write_race, %read_race : i1
+      scf.if %race {{
+        %code = arith.constant {RACE} : i64
+        %stamp = arith.select %write_race, %written, %reads : i64
+        %other_high = arith.shrui %stamp, %c48 : i64
+        %other = arith.andi %other_high, %twelve : i64
+        func.call @gristmill_sim_fault(%record, %code, %text, %offset, %other)
+          : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
+      }}
+      scf.if %is_read {{
+        %joined = func.call @join(%reads, %mine) : (i64, i64) -> i64
+        llvm.store %joined, %read_at : i64, !llvm.ptr
+      }} else {{
+        llvm.store %mine, %write_at : i64, !llvm.ptr
+        llvm.store %zero, %read_at : i64, !llvm.ptr
+      }}
+    }}
+    return
   }}
 }}
 """

@@ -18,12 +18,12 @@ from gristmill.compiler.compile import CompileOptions, import_source
 from gristmill.compiler.emitters.kernel import KernelSpec
 from gristmill.compiler.emitters.library import emit_kernels, gpu_module
 from gristmill.compiler.lowering.nvvm import lower_to_nvvm
-from gristmill.compiler.lowering.simulator_scheduler import RECORD_BYTES, WARP_SLOT_BYTES
 from gristmill.compiler.passes.pipeline import RunOptions
 from gristmill.compiler.program import RtProgram, build_program
 from gristmill.compiler.program.tree import Buffer, Copy, Launch, Loop, Node, read_module
 from gristmill.compiler.target import GpuTarget, gpu_target
 from gristmill.runtime.code import LoadedCode, link
+from gristmill.runtime.simulator_report import describe
 
 Array = np.ndarray[Any, Any]
 
@@ -128,34 +128,41 @@ class _Run:
         addresses = [self.at(b).ctypes.data for b in [*node.arguments, *node.results, *workspace]]
         if not workspace:
             addresses.append(self.memory["arena", 0].ctypes.data)
-        values = (ctypes.c_uint64 * len(addresses))(*addresses)
-        base = ctypes.addressof(values)
-        pointers = (ctypes.c_uint64 * len(addresses))(
-            *(base + 8 * i for i in range(len(addresses)))
-        )
         for phase in node.phases:
             assert phase.launch is not None
             extents = (*phase.launch.grid, *phase.launch.block)
-            threads = int(np.prod(phase.launch.block))
-            memory = _aligned(threads * RECORD_BYTES + -(-threads // 32) * WARP_SLOT_BYTES)
-            shared = _aligned(max(phase.launch.shared_bytes, 64) + 4096)
-            report = (ctypes.c_int64 * 8)()
-            kind = ctypes.CFUNCTYPE(
-                ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_void_p
-            )
-            function = kind(self.code.address(phase.function))
-            code = function(
-                pointers,
-                (ctypes.c_uint32 * 6)(*extents),
-                shared.ctypes.data,
-                memory.ctypes.data,
-                self.order,
-                report,
-            )
-            if code:
-                raise RuntimeError(
-                    f"{phase.function}: simulator error {code}, report {list(report)}"
-                )
+            _call(self.code, phase.function, addresses, extents, self.order)
+
+
+def simulate(
+    text: str,
+    kernel: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    *arrays: Array,
+    order: int = 0,
+) -> None:
+    """Run a kernel of a hand-written ``gpu.module`` on the simulator; ``arrays`` are what it reads and writes."""
+    with ir.Context(), ir.Location.unknown():
+        objects = to_simulator_objects(ir.Module.parse(text), host_target())
+    with link(objects, _SYMBOLS) as code:
+        _call(code, kernel, [array.ctypes.data for array in arrays], (*grid, *block), order)
+
+
+def _call(
+    code: LoadedCode, name: str, addresses: Sequence[int], extents: Sequence[int], order: int
+) -> None:
+    """Call a simulated kernel; raises ``RuntimeError`` with its report."""
+    values = (ctypes.c_uint64 * len(addresses))(*addresses)
+    base = ctypes.addressof(values)
+    pointers = (ctypes.c_uint64 * len(addresses))(*(base + 8 * i for i in range(len(addresses))))
+    report = (ctypes.c_int64 * 8)()
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+    )
+    result = kind(code.address(name))(pointers, (ctypes.c_uint32 * 6)(*extents), order, report)
+    if result:
+        raise RuntimeError(f"{name}: {describe(report)}")
 
 
 def _aligned(nbytes: int) -> Array:

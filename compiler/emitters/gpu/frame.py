@@ -100,7 +100,7 @@ class LaunchFrame:
         """A memref in workgroup memory, one for each block, uninitialised."""
         space = ir.Attribute.parse("#gpu.address_space<workgroup>")
         memref = ir.MemRefType.get(list(shape), kind, memory_space=space)
-        self.shared_bytes += math.prod(shape) * _type_bytes(kind)
+        self.shared_bytes += math.prod(shape) * type_bytes(kind)
         count = self.function.attributes
         number = (
             ir.IntegerAttr(count["workgroup_attributions"]).value
@@ -218,11 +218,14 @@ def _extents(extents: Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _type_bytes(kind: ir.Type) -> int:
+def type_bytes(kind: ir.Type) -> int:
+    """Bytes of one value of ``kind`` in memory."""
     if isinstance(kind, ir.VectorType):
-        return math.prod(kind.shape) * _type_bytes(kind.element_type)
+        return math.prod(kind.shape) * type_bytes(kind.element_type)
     if isinstance(kind, ir.ComplexType):
-        return 2 * _type_bytes(kind.element_type)
+        return 2 * type_bytes(kind.element_type)
+    if isinstance(kind, ir.IndexType):
+        return 8
     if isinstance(kind, ir.IntegerType):
         return -(-kind.width // 8)
     return ir.FloatType(kind).width // 8
