@@ -33,6 +33,7 @@ ALLOWED = {
         "gristmill.runtime.knobs",
         "gristmill.runtime.threads",
         "gristmill.runtime.packages",
+        "gristmill.runtime.simulator_report",
     ),
     "dialects": ("gristmill.errors", "gristmill.dialects", "gristmill.runtime.types"),
     "runtime": ("gristmill.errors", "gristmill.__version__", "gristmill.runtime"),
