@@ -91,11 +91,11 @@ class _TaskPlan:
 
 
 def _plan(spec: KernelSpec) -> _TaskPlan:
-    scratch = align_up(spec.scratch_bytes)
-    most = MOST_THREADS if not scratch else max(1, min(MOST_THREADS, MOST_SCRATCH // scratch))
+    stride = align_up(spec.scratch_bytes)
+    most = MOST_THREADS if not stride else max(1, min(MOST_THREADS, MOST_SCRATCH // stride))
     threads = [_threads(phase.tasks, most) for phase in spec.phases]
-    nbytes = align_up(spec.workspace_bytes) + scratch * max(threads)
-    return _TaskPlan(threads, nbytes, spec.workspace_bytes, scratch)
+    nbytes = align_up(spec.workspace_bytes) + stride * max(threads)
+    return _TaskPlan(threads, nbytes, spec.workspace_bytes, spec.scratch_bytes)
 
 
 def _threads(tasks: int, most: int) -> int:
@@ -118,9 +118,10 @@ def _task_function(name: str) -> str:
 def _run(launch: LaunchFrame, phase: Phase, plan: _TaskPlan) -> None:
     """Each thread runs one task in every ``threads``."""
     thread = launch.global_thread()
-    offset = build.add(build.mul(thread, plan.scratch_bytes), align_up(plan.shared_bytes))
+    stride = align_up(plan.scratch_bytes)
+    offset = build.add(build.mul(thread, stride), align_up(plan.shared_bytes))
     workspace = _bytes(launch.workspace, 0, plan.shared_bytes)
-    scratch = _bytes(launch.workspace, offset if plan.scratch_bytes else 0, plan.scratch_bytes)
+    scratch = _bytes(launch.workspace, offset if stride else 0, plan.scratch_bytes)
     buffers = [*launch.arguments, *launch.results, workspace, scratch]
 
     def call(task: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
