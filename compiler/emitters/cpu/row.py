@@ -152,6 +152,24 @@ def _subtree_cost(node: Node) -> int:
     return total
 
 
+def row_inplace_pairs(graph: Graph, plan: RowPlan) -> list[tuple[int, int]]:
+    """(parameter, result) pairs that may share a buffer.
+
+    Full results of the last loop may overwrite an argument that is read at the same index only. Earlier loops have
+    read the whole row by then; other results must not depend on the argument.
+    """
+    if len(graph.results) != 1 or not plan.full[-1]:
+        return []
+    root = graph.results[0]
+    return [
+        (parameter.result, 0)
+        for parameter in graph.parameters
+        if parameter.shape == root.shape
+        and parameter.type.element.nbytes == root.type.element.nbytes
+        and reached_in_place(parameter, frozenset(("reduce",))) is not None
+    ]
+
+
 class RowEmitter:
     """Compiles a row fusion; see the module docstring."""
 
@@ -177,24 +195,7 @@ class RowEmitter:
         rows = math.prod(plan.rows)
         cost = element_cost(self.source.graph)
         frame.phase(self._rows, max(1, rows), worth_splitting(rows * width, cost))
-        return frame.finish("row", rows * width * cost, self._inplace())
-
-    def _inplace(self) -> list[tuple[int, int]]:
-        """Full results of the last loop may overwrite an argument that is read at the same index only.
-
-        Earlier loops have read the whole row by then; other results must not depend on the argument.
-        """
-        graph = self.source.graph
-        if len(graph.results) != 1 or not self.plan.full[-1]:
-            return []
-        root = graph.results[0]
-        return [
-            (parameter.result, 0)
-            for parameter in graph.parameters
-            if parameter.shape == root.shape
-            and parameter.type.element.nbytes == root.type.element.nbytes
-            and reached_in_place(parameter, frozenset(("reduce",))) is not None
-        ]
+        return frame.finish("row", rows * width * cost, row_inplace_pairs(self.source.graph, plan))
 
     def _rows(self, phase: PhaseFrame) -> None:
         phase.each_task(lambda row: self._row(phase, build.delinearize(row, self.plan.rows)))
@@ -205,7 +206,7 @@ class RowEmitter:
             if stage or plan.full[loop]:
                 self._columns(phase, row, loop, stage)
         for number, node in plan.per_row:
-            index = _row_index(node, row)
+            index = row_index(node, row)
             phase.store(number, phase.elemental.value(node, index), index, node.type)
 
     def _columns(self, phase: PhaseFrame, row: list[Index], loop: int, stage: list[Node]) -> None:
@@ -221,10 +222,10 @@ class RowEmitter:
                 position = build.linearize(column, self.plan.columns)
                 element = node.type.element
                 build.store(
-                    e.value(node, _full_index(node, index, shape)), buffer, (position,), element
+                    e.value(node, full_index(node, index, shape)), buffer, (position,), element
                 )
             for number, node in self.plan.full[loop]:
-                at = _full_index(node, index, shape)
+                at = full_index(node, index, shape)
                 phase.store(number, e.value(node, at), at, node.type)
 
         groups = [reduction.Accumulation(e, node, row) for node in stage]
@@ -253,13 +254,13 @@ class RowEmitter:
         return source
 
 
-def _row_index(node: Node, row: Sequence[Index]) -> list[Index]:
+def row_index(node: Node, row: Sequence[Index]) -> list[Index]:
     """Index of a per-row result: its non-unit dimensions are the row's."""
     real = iter([r for r in row if isinstance(r, ir.Value)])
     return [0 if size == 1 else next(real) for size in node.shape]
 
 
-def _full_index(node: Node, index: Sequence[Index], shape: Sequence[int]) -> list[Index]:
+def full_index(node: Node, index: Sequence[Index], shape: Sequence[int]) -> list[Index]:
     """Index of a full value whose shape may have other unit dimensions than ``shape``, (R, C), that ``index`` is of."""
     if node.shape == tuple(shape):
         return list(index)

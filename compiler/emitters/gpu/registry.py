@@ -8,6 +8,7 @@ from functools import partial
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
+from gristmill.compiler.emitters.gpu.row import RowEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
 from gristmill.compiler.emitters.kernel import KernelEmitter
 from gristmill.compiler.emitters.registry import EMITTERS
@@ -16,4 +17,5 @@ from gristmill.compiler.emitters.registry import EMITTERS
 GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     **{kind: partial(TaskEmitter, emitter) for kind, emitter in EMITTERS.items()},
     "loop": LoopEmitter,
+    "row": RowEmitter,
 }
