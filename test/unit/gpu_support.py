@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,16 @@ class GpuProgram:
             lower_to_nvvm(copy)
             return to_ptx(copy, self.target)
 
+    @cached_property
+    def _objects(self) -> list[bytes]:
+        with self.module.context:
+            return to_simulator_objects(self.module, host_target())
+
     def run(self, *inputs: Array, order: int = 0) -> list[Array]:
         """The results, computed by simulated kernels whose threads run in the permutation ``order``."""
-        with self.module.context:
-            objects = to_simulator_objects(self.module, host_target())
         aliases = {i: s.alias for i, s in enumerate(self.rt.inputs) if s.alias is not None}
         nodes = read_module(self.rt.module, self.specs, aliases)
-        with link(objects, _SYMBOLS) as code:
+        with link(self._objects, _SYMBOLS) as code:
             return _Run(self.rt, code, inputs, order).go(nodes)
 
 

@@ -394,14 +394,14 @@ class RowEmitter:
                 views = self._views(launch, accumulation)
                 put(views, accumulation.elements, values, (launch.block_number(),))
 
-    def _take_partials(
-        self, launch: LaunchFrame, accumulation: Accumulation, row: Index
-    ) -> None:
+    def _take_partials(self, launch: LaunchFrame, accumulation: Accumulation, row: Index) -> None:
         """Merge the partial values of the row's blocks, in every thread."""
         parts, elements = self.geometry.parts, accumulation.elements
         views = self._views(launch, accumulation)
         lanes = min(parts, WARP)
-        base = build.add(build.mul(row, parts), build.mul(build.mod(launch.lane(), lanes), parts // lanes))
+        base = build.add(
+            build.mul(row, parts), build.mul(build.mod(launch.lane(), lanes), parts // lanes)
+        )
         values = take(views, elements, (base,))
         for number in range(1, parts // lanes):
             other = take(views, elements, (build.add(base, number),))
