@@ -24,7 +24,13 @@ import numpy as np
 
 from gristmill.errors import ClosedError, GristmillError, InputError
 from gristmill.runtime import foreign, observer
-from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace, check_range
+from gristmill.runtime.devices.base import (
+    Device,
+    DeviceAllocation,
+    MemorySpace,
+    check_range,
+    copy_kind,
+)
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, all_of, failed, ready
 from gristmill.runtime.layout import Shape, check_sizes
@@ -77,6 +83,8 @@ class RawBuffer:
         self._allocation = allocation
         self._offset = offset
         self._closed = False
+        #: Of copies from the host, and to it.
+        self._kinds = ("h2d", "d2h") if self.space is MemorySpace.DEVICE else ("h2h", "h2h")
         self._lock = threading.Lock()
         for tool in observer.active:
             tool.opened(self)
@@ -300,6 +308,14 @@ class RawBuffer:
         check_range("copy_to_host: destination", destination_offset, nbytes, memory.nbytes)
         if memory.readonly:
             raise InputError("copy_to_host: the destination is read-only")
+        there = self._allocation.host_address
+        if there is not None and self.definition.ok:
+            at_once = self.device.move_now(
+                (self._allocation,), memory.address + destination_offset,
+                there + self._offset + offset, nbytes, self._kinds[1], stream, waits,
+            )  # fmt: skip
+            if at_once is not None:
+                return at_once
         end = self.device.host_memory(memory.address, memory.nbytes, owner=memory.owner)
         try:
             return self.device.copy(
@@ -339,6 +355,20 @@ class RawBuffer:
         source, target = self._allocation, destination._allocation
         source_at, target_at = self._offset + offset, destination._offset + destination_offset
         if self.device is destination.device:
+            here, there = source.host_address, target.host_address
+            if here is not None and there is not None:
+                kind = copy_kind(target, source)
+                at_once = self.device.move_now(
+                    (target, source),
+                    there + target_at,
+                    here + source_at,
+                    nbytes,
+                    kind,
+                    stream,
+                    waits,
+                )
+                if at_once is not None:
+                    return at_once
             return self.device.copy(target, target_at, source, source_at, nbytes, stream, waits)
         ends = (target, target_at, source, source_at, nbytes)
         if source.host_address is not None:
@@ -357,9 +387,18 @@ class RawBuffer:
         waits: Sequence[Event],
         stream: Stream | None,
     ) -> Event:
-        self._check_writable("copy_from_host")
+        if self._closed or self.readonly:
+            self._check_writable("copy_from_host")
         check_range("copy_from_host: buffer", offset, nbytes, self.nbytes)
         check_range("copy_from_host: source", source_offset, nbytes, memory.nbytes)
+        there = self._allocation.host_address
+        if there is not None and self.definition.ok:
+            at_once = self.device.move_now(
+                (self._allocation,), there + self._offset + offset,
+                memory.address + source_offset, nbytes, self._kinds[0], stream, waits,
+            )  # fmt: skip
+            if at_once is not None:
+                return at_once
         end = self.device.host_memory(
             memory.address, memory.nbytes, readonly=True, owner=memory.owner
         )

@@ -11,12 +11,12 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from gristmill.errors import InputError
+from gristmill.runtime.memory.host import data_address
 
 #: Device types of DLPack's ``DLDeviceType`` whose memory the host reaches: CPU, pinned by CUDA.
 DLPACK_HOST = (1, 3)
@@ -24,8 +24,7 @@ DLPACK_HOST = (1, 3)
 DLPACK_CUDA = (2, 3, 13)
 
 
-@dataclass(frozen=True)
-class ForeignMemory:
+class ForeignMemory(NamedTuple):
     """Contiguous memory someone else owns.
 
     Attributes:
@@ -68,16 +67,16 @@ def host_memory(data: object) -> ForeignMemory:
     """
     if isinstance(data, np.ndarray):
         array = cast("np.ndarray[Any, Any]", data)
-        if not array.flags.c_contiguous:
+        flags, dtype = array.flags, array.dtype
+        if not flags.c_contiguous:
             raise InputError(
                 f"host array of shape {array.shape} with strides {array.strides} is not C-contiguous; "
                 "pass numpy.ascontiguousarray(array)"
             )
-        if array.dtype.hasobject:
+        if dtype.hasobject:
             raise InputError("host array holds Python objects; pass an array of plain elements")
-        alignment = array.dtype.alignment
-        readonly = not array.flags.writeable
-        return ForeignMemory(array.ctypes.data, array.nbytes, readonly, alignment, array)
+        readonly = not flags.writeable
+        return ForeignMemory(data_address(array), array.nbytes, readonly, dtype.alignment, array)
     try:
         view = memoryview(cast(Any, data))
     except TypeError:
@@ -93,7 +92,7 @@ def host_memory(data: object) -> ForeignMemory:
     array = np.frombuffer(
         view.cast("B") if view.format != "B" or view.ndim != 1 else view, np.uint8
     )
-    return ForeignMemory(array.ctypes.data, view.nbytes, view.readonly, view.itemsize, array)
+    return ForeignMemory(data_address(array), view.nbytes, view.readonly, view.itemsize, array)
 
 
 # DLPack

@@ -34,16 +34,17 @@ def check_range(what: str, offset: int, nbytes: int, size: int) -> None:
 
     Python integers do not overflow; values no address can hold are refused by the last condition.
     """
+    if type(offset) is type(nbytes) is int and 0 <= offset <= size - nbytes <= size:
+        return
     for label, value in (("offset", offset), ("size", nbytes)):
         # bool is an int by inheritance only; numpy integers wrap around.
         if type(value) is not int:
             raise InputError(f"{what}: {label} must be an int, not {type(value).__name__}")
         if value < 0:
             raise InputError(f"{what}: {label} {value} is negative")
-    if offset + nbytes > size:
-        raise InputError(
-            f"{what}: bytes {offset}..{offset + nbytes} are outside the {size} bytes there are"
-        )
+    raise InputError(
+        f"{what}: bytes {offset}..{offset + nbytes} are outside the {size} bytes there are"
+    )
 
 
 class DeviceAllocation:
@@ -125,13 +126,14 @@ class DeviceAllocation:
     def drop_after(self, event: Event) -> None:
         """Remove a holder when ``event`` is done; a failing release is a ``ResourceWarning`` then."""
 
-        def let_go(_: Event) -> None:
-            try:
-                self.drop()
-            except DeviceError as error:
-                warnings.warn(f"releasing {self!r} failed: {error}", ResourceWarning, stacklevel=2)
+        event.add_callback(self.let_go)
 
-        event.add_callback(let_go)
+    def let_go(self, _: Event | None = None) -> None:
+        """Remove a holder; a failing release is a ``ResourceWarning``."""
+        try:
+            self.drop()
+        except DeviceError as error:
+            warnings.warn(f"releasing {self!r} failed: {error}", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<{self.nbytes} B {self.space.value} memory of {self.device} at {self.address:#x}>"

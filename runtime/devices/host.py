@@ -29,13 +29,13 @@ from gristmill.errors import (
 from gristmill.runtime import observer
 from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
 from gristmill.runtime.devices.stream import Stream, Task, Work
-from gristmill.runtime.events import Event, EventState, when_done
+from gristmill.runtime.events import Event, EventState, ready, when_done
 from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty, data_address
 from gristmill.runtime.workers import WorkerPool
 
 #: Copies up to this size run on the calling thread when nothing is before them: a hand-over to a
 #: worker costs more than they do.
-INLINE_BYTES = 256 << 10
+INLINE_BYTES = 1 << 20
 #: Copies from this size on are split over threads, in pieces of ``PIECE_BYTES``.
 PARALLEL_BYTES = 16 << 20
 PIECE_BYTES = 8 << 20
@@ -103,6 +103,25 @@ class HostStream(Stream):
         """See ``Stream.recover``."""
         self._push(Task(Event("recover"), recovers=True, marker=True), inline=True)
 
+    def claim(self) -> bool:
+        """Take the stream for work on this thread, if nothing is before it and nothing failed.
+
+        It must be over soon, and :meth:`unclaim` be called after it.
+        """
+        with self._lock:
+            if self._active or self._closed or self._error is not None:
+                return False
+            self._active = True
+            return True
+
+    def unclaim(self) -> None:
+        """Let the stream go on with what it was given meanwhile."""
+        with self._lock:
+            if not self._tasks:
+                self._active = False
+                return
+        self._resume()
+
     def close(self, timeout: float | None = None) -> None:
         """See ``Stream.close``."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -136,11 +155,9 @@ class HostStream(Stream):
                 self._tasks.append(task)
         if inline:
             self._finish(task)
-            with self._lock:
-                if not self._tasks:
-                    self._active = False
-                    return
-        self._pool.submit(self._drain)
+            self.unclaim()
+        else:
+            self._resume()
 
     def _drain(self) -> None:
         for _ in range(_TURN):
@@ -302,6 +319,47 @@ class HostDevice(Device):
         else:
             work = partial(self._copy_parallel, target, origin, nbytes)
         return stream.push_copy(work, waits, name, nbytes <= INLINE_BYTES)
+
+    def move_now(
+        self,
+        held: tuple[DeviceAllocation, ...],
+        target: int,
+        source: int,
+        nbytes: int,
+        kind: str,
+        stream: Stream | None,
+        waits: Sequence[Event],
+    ) -> Event | None:
+        """See ``Device.move_now``: small copies for which nothing is to be waited for."""
+        if nbytes > INLINE_BYTES or observer.active or self._closed:
+            return None
+        if waits and not all(event.known_ready for event in waits):
+            return None
+        if target < source + nbytes and source < target + nbytes:
+            return None
+        claimed = None if stream is None else self._claim(stream)
+        if stream is not None and claimed is None:
+            return None
+        kept: list[DeviceAllocation] = []
+        try:
+            for allocation in held:
+                allocation.hold()
+                kept.append(allocation)
+            ctypes.memmove(target, source, nbytes)
+        except ClosedError:
+            return None
+        finally:
+            for allocation in kept:
+                allocation.let_go()
+            if claimed is not None:
+                claimed.unclaim()
+        self.count_copy(kind, nbytes)
+        return ready(f"copy {kind} {nbytes} B")
+
+    def _claim(self, stream: Stream) -> HostStream | None:
+        if isinstance(stream, HostStream) and stream.device is self and stream.claim():
+            return stream
+        return None
 
     def _reach(self, allocation: DeviceAllocation) -> int:
         if allocation.host_address is None:

@@ -186,8 +186,22 @@ def _anonymous(capacity: int) -> mmap.mmap:
     return memory
 
 
+#: numpy's C interface puts the address of an array's data right behind the head of the object.
+_DATA = object.__basicsize__
+
+
+def _layout_is_known() -> bool:
+    probe = np.zeros(1, np.uint8)
+    return ctypes.c_void_p.from_address(id(probe) + _DATA).value == probe.ctypes.data
+
+
+_LAYOUT_IS_KNOWN = _layout_is_known()
+
+
 def data_address(array: np.ndarray[Any, Any]) -> int:
-    """The address of an array's data."""
+    """The address of an array's data; ``array.ctypes.data``, which makes three objects, in an eighth of the time."""
+    if _LAYOUT_IS_KNOWN:
+        return ctypes.c_void_p.from_address(id(array) + _DATA).value or 0
     return array.ctypes.data
 
 
