@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gristmill.errors import ClosedError, GristmillError, InputError
+from gristmill.errors import ClosedError, InputError
 from gristmill.runtime import foreign, observer
 from gristmill.runtime.devices.base import (
     Device,
@@ -32,12 +32,9 @@ from gristmill.runtime.devices.base import (
     copy_kind,
 )
 from gristmill.runtime.devices.stream import Stream
-from gristmill.runtime.events import Event, all_of, failed, ready
+from gristmill.runtime.events import Event, ready
 from gristmill.runtime.layout import Shape, check_sizes
-
-#: Copies between devices that cannot reach each other go through this many staging pieces of this size.
-STAGING_PIECES = 4
-STAGING_BYTES = 4 << 20
+from gristmill.runtime.peer_copies import copy_between
 
 _DEFINED = ready("defined")
 
@@ -370,13 +367,7 @@ class RawBuffer:
                 if at_once is not None:
                     return at_once
             return self.device.copy(target, target_at, source, source_at, nbytes, stream, waits)
-        ends = (target, target_at, source, source_at, nbytes)
-        if source.host_address is not None:
-            with_view = _HostView(destination.device, source)
-            return with_view.copy(destination.device, *ends, stream, waits)
-        if target.host_address is not None:
-            return _HostView(self.device, target).copy(self.device, *ends, stream, waits)
-        return _copy_staged(*ends, stream, waits)
+        return copy_between(target, target_at, source, source_at, nbytes, stream, waits)
 
     def _copy_in(
         self,
@@ -551,77 +542,3 @@ def _release(memory: foreign.ForeignMemory) -> None:
 def _rest(size: int, offset: int) -> int:
     """What is left from ``offset`` on; a bad offset is reported by the range checks that follow."""
     return max(size - offset, 0) if type(offset) is int and offset >= 0 else 0
-
-
-class _HostView:
-    """An allocation that the host sees, as host memory for another device's copy."""
-
-    def __init__(self, device: Device, allocation: DeviceAllocation) -> None:
-        assert allocation.host_address is not None
-        allocation.hold()
-        self._allocation = allocation
-        self._view = DeviceAllocation(
-            device, MemorySpace.HOST, allocation.host_address, allocation.nbytes, allocation.drop,
-            host_address=allocation.host_address, readonly=allocation.readonly,
-        )  # fmt: skip
-
-    def copy(
-        self,
-        device: Device,
-        target: DeviceAllocation,
-        target_at: int,
-        source: DeviceAllocation,
-        source_at: int,
-        nbytes: int,
-        stream: Stream | None,
-        waits: Sequence[Event],
-    ) -> Event:
-        """``device.copy`` with the view in the place of its allocation; ends the view after it."""
-        target = self._view if target is self._allocation else target
-        source = self._view if source is self._allocation else source
-        try:
-            return device.copy(target, target_at, source, source_at, nbytes, stream, waits)
-        finally:
-            self._view.drop()
-
-
-def _copy_staged(
-    target: DeviceAllocation,
-    target_at: int,
-    source: DeviceAllocation,
-    source_at: int,
-    nbytes: int,
-    stream: Stream | None,
-    waits: Sequence[Event],
-) -> Event:
-    """Copy between devices that cannot reach each other: down and up, piece by piece, overlapped."""
-    if stream is not None:
-        raise InputError(f"{stream} cannot order a copy between two devices; give events instead")
-    piece = min(STAGING_BYTES, max(nbytes, 1))
-    pieces = min(STAGING_PIECES, max(-(-nbytes // piece), 1))
-    staging = source.device.allocate_staging(piece * pieces)
-    ups: list[Event] = []
-    try:
-        for index, start in enumerate(range(0, max(nbytes, 1), piece)):
-            size = min(piece, nbytes - start)
-            slot = index % pieces * piece
-            # The slot is free when the copy that used it before is up; if that failed, so does this.
-            free = [ups[index - pieces]] if index >= pieces else []
-            down = source.device.copy(
-                staging, slot, source, source_at + start, size, None, [*waits, *free]
-            )
-            try:
-                ups.append(
-                    target.device.copy(target, target_at + start, staging, slot, size, None, [down])
-                )
-            except GristmillError as error:
-                ups.append(failed(error))
-                ups.append(down)
-                break
-    except GristmillError as error:
-        if not ups:
-            raise
-        ups.append(failed(error))
-    finally:
-        staging.drop()
-    return all_of(ups, f"copy {nbytes} B from {source.device} to {target.device}")

@@ -15,7 +15,7 @@ import pytest
 from device_support import LIMIT, FaultyDevice, IslandDevice
 
 from gristmill.errors import ClosedError, DependencyError, DeviceError, InputError
-from gristmill.runtime import buffers
+from gristmill.runtime import peer_copies
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.host import HostDevice
@@ -229,7 +229,7 @@ def test_copies_in_the_order_of_a_stream(buffer, device):
 @pytest.mark.parametrize("first", [HostDevice, IslandDevice])
 @pytest.mark.parametrize("second", [HostDevice, IslandDevice])
 def test_between_devices(first, second, nbytes, monkeypatch):
-    monkeypatch.setattr(buffers, "STAGING_BYTES", 64 << 10)
+    monkeypatch.setattr(peer_copies, "STAGING_BYTES", 64 << 10)
     data = random_bytes(nbytes)
     with first(0) as here, second(1) as there:
         with RawBuffer.from_host(here, data) as one, RawBuffer.allocate(there, nbytes + 5) as two:
@@ -239,15 +239,15 @@ def test_between_devices(first, second, nbytes, monkeypatch):
 
 
 def test_staging_is_bounded(monkeypatch):
-    monkeypatch.setattr(buffers, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(peer_copies, "STAGING_BYTES", 1000)
     with IslandDevice(0) as here, IslandDevice(1) as there:
         with RawBuffer.allocate(here, 50_000) as one, RawBuffer.allocate(there, 50_000) as two:
             one.copy_to(two).wait(LIMIT)
-        assert here.statistics().peak_bytes == 50_000 + buffers.STAGING_PIECES * 1000
+        assert here.statistics().peak_bytes == 50_000 + peer_copies.STAGING_PIECES * 1000
 
 
 def test_a_staging_piece_is_used_again_only_when_it_is_up(monkeypatch):
-    monkeypatch.setattr(buffers, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(peer_copies, "STAGING_BYTES", 1000)
     data = random_bytes(10_000)
     with (
         IslandDevice(0) as here,
@@ -266,7 +266,7 @@ def test_a_staging_piece_is_used_again_only_when_it_is_up(monkeypatch):
 @pytest.mark.parametrize(("kind", "number"), [("d2h", 1), ("d2h", 7), ("h2d", 1), ("h2d", 6)])
 def test_a_staged_copy_fails_at_any_step(monkeypatch, kind, number, action):
     """In XLA a second hop that cannot start dereferences a null error; here it is in the event."""
-    monkeypatch.setattr(buffers, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(peer_copies, "STAGING_BYTES", 1000)
     with FaultyDevice() as here, FaultyDevice() as there:
         device = here if kind == "d2h" else there
         device.script[kind, number] = action
