@@ -150,18 +150,18 @@ def cache_sizes() -> dict[str, int]:
 
 
 class OtherLoad:
-    """How much of the machine other programs use from now on."""
+    """How much of the machine other programs use from now on; children count as this one once they have ended."""
 
     def __init__(self) -> None:
         self._start = _processor_seconds()
-        self._own = sum(os.times()[:2])
+        self._own = sum(os.times()[:4])
 
     def share(self) -> float | None:
         """Their share of all cores' time since the start; None where the system does not tell."""
         end, start = _processor_seconds(), self._start
         if end is None or start is None or end[1] <= start[1]:
             return None
-        own = sum(os.times()[:2]) - self._own
+        own = sum(os.times()[:4]) - self._own
         return min(1.0, max(0.0, (end[0] - start[0] - own) / (end[1] - start[1])))
 
 
