@@ -19,7 +19,7 @@ from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
-from gristmill.compiler.emitters.cpu.fft_pass import Pass, SplitLine, split_length
+from gristmill.compiler.emitters.cpu.fft_pass import Buffers, Pass, SplitLine, split_length
 from gristmill.compiler.emitters.cpu.fft_plan import Plan, Stage
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
@@ -58,33 +58,30 @@ class FftEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
-        size = self.node.type.size
-        if size == 0 or self.operand.type.size == 0:
+        if self.is_empty:
             frame = KernelFrame(self.source)
             frame.phase(self._fill_zero)
             return frame.finish("fft")
-        workspace = 0
-        if self.kind == "IRFFT" and len(self.lengths) > 1:
-            workspace = self._between.nbytes
-        passes = self._passes()
+        workspace = self.workspace_bytes
+        passes = self.passes()
         split = self._split(passes)
         if split is not None:
             passes, workspace = split.passes(), split.between.nbytes
         lines = [_Lines(self, p) for p in passes]
         scratch = max(x.scratch_bytes for x in lines)
         frame = KernelFrame(self.source, workspace_bytes=workspace, scratch_bytes=scratch)
-        tables = Tables(frame.module, self.source.name)
+        tables = Tables(frame.module.body, self.source.name)
         if split is not None:
             split.define(tables)
         work = 0
         for item in lines:
             item.define(tables)
-            flops = 5 * item.plan.inner * max(1, item.plan.inner.bit_length()) * item.job.lines
-            work += flops
+            work_of_pass = flops(item.plan) * item.job.lines
+            work += work_of_pass
             frame.phase(
                 lambda phase, item=item: item.emit(phase, tables),
                 item.tasks,
-                worth_splitting(flops, 2),
+                worth_splitting(work_of_pass, 2),
             )
         return frame.finish("fft", work)
 
@@ -99,7 +96,17 @@ class FftEmitter:
         if self.node.type.size:
             build.for_loop(0, self.node.type.size, step)
 
-    def _passes(self) -> list[Pass]:
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is transformed: the result, if it has elements, is zero."""
+        return self.node.type.size == 0 or self.operand.type.size == 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory for complex values in between, which a real result cannot hold."""
+        return self._between.nbytes if self.kind == "IRFFT" and len(self.lengths) > 1 else 0
+
+    def passes(self) -> list[Pass]:
         """The last dimension first, or last for ``IRFFT``; results in between are complex."""
         rank, count = len(self.node.shape), len(self.lengths)
         dimensions = list(range(rank - count, rank))
@@ -136,27 +143,57 @@ class FftEmitter:
             return None
         return SplitLine(whole.shape[:-1], whole.length, sizes, whole, self.part)
 
-    def _read_operand(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+    def _read_operand(self, phase: Buffers, index: list[Index]) -> Complex:
         value = phase.elemental.value(self.operand, index)
         if self.operand.type.element.kind == "complex":
             return complex_arithmetic.parts(value)
         return value, build.constant(self.part, 0)
 
-    def _buffer(self, phase: PhaseFrame) -> ir.Value:
+    def _buffer(self, phase: Buffers) -> ir.Value:
         """Where complex results in between are: the result, unless that is real."""
         if self.kind != "IRFFT":
             return phase.results[0]
         return build.view(phase.workspace, 0, self._between)
 
-    def _read_between(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+    def _read_between(self, phase: Buffers, index: list[Index]) -> Complex:
         value = build.load(self._buffer(phase), index, self.complex)
         return complex_arithmetic.parts(value)
 
-    def _write_between(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+    def _write_between(self, phase: Buffers, index: list[Index], value: Complex) -> None:
         build.store(complex_arithmetic.create(*value), self._buffer(phase), index, self.complex)
 
-    def _write_real(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+    def _write_real(self, phase: Buffers, index: list[Index], value: Complex) -> None:
         phase.store(0, value[0], index, self.node.type)
+
+
+def flops(plan: Plan) -> int:
+    """The customary count for one line: 5 n log2 n."""
+    return 5 * plan.inner * max(1, plan.inner.bit_length())
+
+
+def stage_key(plan: Plan, number: int) -> str:
+    """The name of the table of a stage's twiddle factors."""
+    return f"stage {number} of {plan.inner}"
+
+
+def chirp_key(plan: Plan) -> str:
+    """The name of the table of Bluestein's chirp."""
+    return f"chirp of {plan.length}"
+
+
+def filter_key(plan: Plan) -> str:
+    """The name of the table of the chirp's transform."""
+    return f"filter of {plan.length}"
+
+
+def define_tables(tables: Tables, plan: Plan, part: ElementType) -> None:
+    """Define the constant tables of a plan, in the type of a line's parts."""
+    for number, stage in enumerate(plan.stages()):
+        if stage.blocks > 1:
+            tables.define(stage_key(plan, number), stage.twiddles().astype(part.dtype))
+    if plan.is_bluestein:
+        tables.define(chirp_key(plan), plan.chirp().astype(part.dtype))
+        tables.define(filter_key(plan), plan.filter().astype(part.dtype))
 
 
 class _Lines:
@@ -201,20 +238,9 @@ class _Lines:
         """One part of a point of every line."""
         return ir.VectorType.get([self.lanes], build.register_type(self.part))
 
-    def key(self, name: str) -> str:
-        """The name of a table of this pass."""
-        return f"{name} of {self.plan.inner if name.startswith('stage') else self.plan.length}"
-
     def define(self, tables: Tables) -> None:
         """Define the constant tables."""
-        kind = self.part.dtype
-        for number, stage in enumerate(self.stages):
-            if stage.blocks > 1:
-                data = stage.twiddles().astype(kind)
-                tables.define(self.key(f"stage {number}"), data)
-        if self.plan.is_bluestein:
-            tables.define(self.key("chirp"), self.plan.chirp().astype(kind))
-            tables.define(self.key("filter"), self.plan.filter().astype(kind))
+        define_tables(tables, self.plan, self.part)
 
     def emit(self, phase: PhaseFrame, tables: Tables) -> None:
         """Emit the task loop."""
@@ -349,7 +375,7 @@ class _Group:
     def _stage(self, stage: Stage, number: int, source: Planes, target: Planes) -> None:
         table, stride = None, stage.stride * self.lines.vectors
         if stage.blocks > 1:
-            table = self.tables.get(self.lines.key(f"stage {number}"))
+            table = self.tables.get(stage_key(self.lines.plan, number))
 
         def block(p: Index) -> None:
             factors: list[Complex] = []
@@ -375,8 +401,8 @@ class _Group:
     def _convolve(self, source: Planes, target: Planes) -> tuple[Planes, Planes]:
         """Bluestein: the transform as a convolution with a chirp."""
         plan = self.lines.plan
-        chirp = self.tables.get(self.lines.key("chirp"))
-        kernel = self.tables.get(self.lines.key("filter"))
+        chirp = self.tables.get(chirp_key(plan))
+        kernel = self.tables.get(filter_key(plan))
 
         vectors = self.lines.vectors
 

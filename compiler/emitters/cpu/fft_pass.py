@@ -9,9 +9,9 @@ which fill vectors and threads (W. M. Gentleman and G. Sande, "Fast Fourier Tran
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mlir import ir
@@ -22,14 +22,26 @@ from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
 from gristmill.compiler.emitters.cpu.fft_plan import factorize, roots
-from gristmill.compiler.emitters.cpu.frame import PhaseFrame
 from gristmill.compiler.emitters.cpu.tables import Tables
-from gristmill.compiler.emitters.elemental import complex_arithmetic
+from gristmill.compiler.emitters.elemental import Elemental, complex_arithmetic
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
+
+class Buffers(Protocol):
+    """What reading and writing lines needs of a phase, or of a GPU launch."""
+
+    results: list[ir.Value]
+    workspace: ir.Value
+    elemental: Elemental
+
+    def store(self, number: int, value: ir.Value, index: Sequence[Index], array: ArrayType) -> None:
+        """Store one element of result ``number``."""
+        ...
+
+
 #: An element of an array of lines: called with an index, gives real and imaginary part.
-Read = Callable[[PhaseFrame, list[Index]], Complex]
-Write = Callable[[PhaseFrame, list[Index], Complex], None]
+Read = Callable[[Buffers, list[Index]], Complex]
+Write = Callable[[Buffers, list[Index], Complex], None]
 
 
 @dataclass(frozen=True)
@@ -156,10 +168,10 @@ class SplitLine:
             ),
         ]
 
-    def _buffer(self, phase: PhaseFrame) -> ir.Value:
+    def _buffer(self, phase: Buffers) -> ir.Value:
         return build.view(phase.workspace, 0, self.between)
 
-    def _read(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+    def _read(self, phase: Buffers, index: list[Index]) -> Complex:
         *batch, row, column = index
         return self.whole.read(phase, [*batch, build.add(build.mul(row, self.columns), column)])
 
@@ -182,17 +194,17 @@ class SplitLine:
             imaginary = arith.NegFOp(imaginary).result
         return real, imaginary
 
-    def _turn(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+    def _turn(self, phase: Buffers, index: list[Index], value: Complex) -> None:
         turned = butterfly.multiply(value, self._root(index[-2], index[-1]))
         packed = complex_arithmetic.create(*turned)
         build.store(packed, self._buffer(phase), index, self.between.element)
 
-    def _read_between(self, phase: PhaseFrame, index: list[Index]) -> Complex:
+    def _read_between(self, phase: Buffers, index: list[Index]) -> Complex:
         return complex_arithmetic.parts(
             build.load(self._buffer(phase), index, self.between.element)
         )
 
-    def _write(self, phase: PhaseFrame, index: list[Index], value: Complex) -> None:
+    def _write(self, phase: Buffers, index: list[Index], value: Complex) -> None:
         *batch, row, column = index
         at = build.add(build.mul(column, self.rows), row)
         if self.whole.stored == self.length:

@@ -14,10 +14,10 @@ from gristmill.runtime.types import ArrayType, element_type_of
 
 
 class Tables:
-    """Tables of one kernel, defined once each under ``prefix_N``."""
+    """Tables of one kernel, defined once each under ``prefix_N`` at the beginning of ``body``."""
 
-    def __init__(self, module: ir.Module, prefix: str):
-        self._module, self._prefix = module, prefix
+    def __init__(self, body: ir.Block, prefix: str):
+        self._body, self._prefix = body, prefix
         self._names: dict[str, tuple[str, ir.MemRefType]] = {}
 
     def define(self, key: str, data: np.ndarray[Any, Any]) -> None:
@@ -29,7 +29,7 @@ class Tables:
         kind = build.memref_type(ArrayType(data.shape, element_type_of(data.dtype)))
         self._names[key] = name, kind
         tensor = ir.RankedTensorType.get(list(data.shape), kind.element_type)
-        with ir.InsertionPoint.at_block_begin(self._module.body):
+        with ir.InsertionPoint.at_block_begin(self._body):
             memref.GlobalOp(
                 name,
                 ir.TypeAttr.get(kind),

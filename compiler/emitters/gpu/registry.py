@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
+from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
@@ -18,4 +19,5 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     **{kind: partial(TaskEmitter, emitter) for kind, emitter in EMITTERS.items()},
     "loop": LoopEmitter,
     "row": RowEmitter,
+    "fft": FftEmitter,
 }
