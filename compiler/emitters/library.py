@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import gpu
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
-from gristmill.compiler.emitters.gpu.frame import GPU_MODULE
-from gristmill.compiler.emitters.gpu.registry import GPU_EMITTERS
-from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, cache_key
+from gristmill.compiler.emitters.kernel import (
+    KernelDefinition,
+    KernelEmitter,
+    KernelSpec,
+    cache_key,
+)
 from gristmill.compiler.emitters.registry import EMITTERS
 from gristmill.compiler.graph import Graph, load_graph
 from gristmill.compiler.module import HloModule
@@ -59,7 +61,7 @@ def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
 
 def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefinition:
     on_gpu = isinstance(source.target, GpuTarget)
-    emitter = (GPU_EMITTERS if on_gpu else EMITTERS).get(kind)
+    emitter = (_gpu_emitters() if on_gpu else EMITTERS).get(kind)
     if emitter is None:
         where = "the GPU" if on_gpu else "the CPU"
         raise UnsupportedError(
@@ -67,6 +69,12 @@ def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefin
         )
     with location:
         return emitter(source).emit()
+
+
+def _gpu_emitters() -> dict[str, Callable[[FusionSource], KernelEmitter]]:
+    from gristmill.compiler.emitters.gpu.registry import GPU_EMITTERS
+
+    return GPU_EMITTERS
 
 
 def _fusions(functions: dict[str, ir.Operation]) -> Iterator[tuple[str, str, ir.Location]]:
@@ -135,6 +143,10 @@ def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:
 
 def gpu_module(library: KernelLibrary) -> ir.Module:
     """Move the kernels of a library for a GPU into one module with one ``gpu.module``."""
+    from mlir.dialects import gpu
+
+    from gristmill.compiler.emitters.gpu.frame import GPU_MODULE
+
     module = ir.Module.create(loc=ir.Location.unknown())
     module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
     with ir.InsertionPoint(module.body):

@@ -4,50 +4,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from gristmill.compiler.emitters.cpu.column import ColumnEmitter
-from gristmill.compiler.emitters.cpu.computation import ComputationEmitter
-from gristmill.compiler.emitters.cpu.concatenate import ConcatenateEmitter
-from gristmill.compiler.emitters.cpu.convolution import ConvolutionEmitter
-from gristmill.compiler.emitters.cpu.cumulative import CumulativeEmitter
-from gristmill.compiler.emitters.cpu.dot_fusion import DotFusionEmitter
-from gristmill.compiler.emitters.cpu.fft import FftEmitter
-from gristmill.compiler.emitters.cpu.frame import FusionSource
-from gristmill.compiler.emitters.cpu.linalg import CholeskyEmitter, TriangularSolveEmitter
-from gristmill.compiler.emitters.cpu.loop import LoopEmitter
-from gristmill.compiler.emitters.cpu.pooling import PoolingEmitter
-from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
-from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
-from gristmill.compiler.emitters.cpu.row import RowEmitter
-from gristmill.compiler.emitters.cpu.select_and_scatter import SelectAndScatterEmitter
-from gristmill.compiler.emitters.cpu.sort import SortEmitter
-from gristmill.compiler.emitters.cpu.transpose import TransposeEmitter
-from gristmill.compiler.emitters.cpu.update import ScatterEmitter, UpdateEmitter
 from gristmill.compiler.emitters.elemental import RULES
 from gristmill.compiler.emitters.kernel import KernelEmitter
 
-#: Emitter of each fusion kind.
-EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
-    "loop": LoopEmitter,
-    "row": RowEmitter,
-    "column": ColumnEmitter,
-    "transpose": TransposeEmitter,
-    "concatenate": ConcatenateEmitter,
-    "dot": DotFusionEmitter,
-    "update": UpdateEmitter,
-    "scatter": ScatterEmitter,
-    "sort": SortEmitter,
-    "fft": FftEmitter,
-    "convolution": ConvolutionEmitter,
-    "pooling": PoolingEmitter,
-    "cumulative": CumulativeEmitter,
-    "triangular_solve": TriangularSolveEmitter,
-    "cholesky": CholeskyEmitter,
-    "rng": RngEmitter,
-    "rng_bit_generator": RngBitGeneratorEmitter,
-    "select_and_scatter": SelectAndScatterEmitter,
-    "computation": ComputationEmitter,
+if TYPE_CHECKING:
+    from gristmill.compiler.emitters.cpu.frame import FusionSource
+
+#: Emitter class of each fusion kind as ``module:Class``; modules are those of ``cpu``.
+_CLASSES: dict[str, str] = {
+    "loop": "loop:LoopEmitter",
+    "row": "row:RowEmitter",
+    "column": "column:ColumnEmitter",
+    "transpose": "transpose:TransposeEmitter",
+    "concatenate": "concatenate:ConcatenateEmitter",
+    "dot": "dot_fusion:DotFusionEmitter",
+    "update": "update:UpdateEmitter",
+    "scatter": "update:ScatterEmitter",
+    "sort": "sort:SortEmitter",
+    "fft": "fft:FftEmitter",
+    "convolution": "convolution:ConvolutionEmitter",
+    "pooling": "pooling:PoolingEmitter",
+    "cumulative": "cumulative:CumulativeEmitter",
+    "triangular_solve": "linalg:TriangularSolveEmitter",
+    "cholesky": "linalg:CholeskyEmitter",
+    "rng": "rng_distribution:RngEmitter",
+    "rng_bit_generator": "rng:RngBitGeneratorEmitter",
+    "select_and_scatter": "select_and_scatter:SelectAndScatterEmitter",
+    "computation": "computation:ComputationEmitter",
 }
+
+
+def emitter_class(kind: str) -> Callable[[FusionSource], KernelEmitter]:
+    """The emitter class of ``kind``; its module is imported when it is first asked for."""
+    module, _, name = _CLASSES[kind].partition(":")
+    return getattr(import_module(f"gristmill.compiler.emitters.cpu.{module}"), name)
+
+
+def _emitter(kind: str) -> Callable[[FusionSource], KernelEmitter]:
+    return lambda source: emitter_class(kind)(source)
+
+
+#: Emitter of each fusion kind: a program needs few of them, and each takes milliseconds to import.
+EMITTERS = {kind: _emitter(kind) for kind in _CLASSES}
 
 
 def is_supported(kind: str) -> bool:
