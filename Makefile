@@ -40,7 +40,7 @@ format: $(VENV)/.dev ## format the sources and mend what the linter can mend
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## time gristmill beside XLA:CPU and numpy (BENCH_ARGS="--only softmax")
+bench: $(VENV)/.dev ## time gristmill beside XLA:CPU, IREE and numpy (BENCH_ARGS="--only softmax")
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 conformance: $(VENV)/.run ## run the self-checking modules of DIR (make conformance DIR=path)

@@ -158,6 +158,21 @@ def test_a_short_run(tmp_path: Path) -> None:
     ElementTree.parse(tmp_path / "r.svg")
 
 
+def test_kernels_grow_over_the_caches(tmp_path: Path) -> None:
+    options = "--only column,matmul --most 1 --rounds 1 --seconds 0.001 --threads 2 --json s.json --markdown s.md"
+    command = [sys.executable, str(FOLDER / "scaling.py"), *options.split()]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert out.returncode == 0, out.stderr
+    rows = json.loads((tmp_path / "s.json").read_text())["rows"]
+    assert [row["level"] for row in rows] == ["L1", "L2", "L3", "memory"] * 2
+    assert all(set(row["seconds"]) == {"1", "2"} for row in rows)
+    assert all(0 < row["footprint"] <= 2 << 20 for row in rows)
+    product = rows[4]
+    n = round((product["work"] / 2) ** (1 / 3))
+    assert product["footprint"] == 3 * 4 * n * n
+    assert (tmp_path / "s.md").read_text().count("\n|") == len(rows) + 1
+
+
 def test_another_revision_is_imported_from_its_own_checkout() -> None:
     command = [sys.executable, str(FOLDER / "run.py"), "--compare", "HEAD", "--only", "nothing"]
     out = subprocess.run(command, capture_output=True, text=True, check=False)
