@@ -2,9 +2,9 @@
 """``gristmill.compile``: an executable from the cache on disk, or compiled and stored there.
 
 A program's key is the SHA-256 of everything that decides what the compiler makes of it: the source's bytes, the
-options, the target with its cache sizes and threads, the content of Gristmill's own source files, and the versions of
-the packages that do part of the work. No file's time enters it. A program that is found is loaded without MLIR and
-jaxlib: nothing here imports them before the compiler has to run.
+options, the target with its cache sizes and threads, the names of registered custom calls, the content of Gristmill's
+own source files, and the versions of the packages that do part of the work. No file's time enters it. A program that is
+found is loaded without MLIR and jaxlib: nothing here imports them before the compiler has to run.
 
 What the cache cannot take is compiled as without it: an :class:`~gristmill.compiler.module.HloModule`, a pipeline with
 Python functions, and ``verify``, which asks for the work itself. Of a program with dynamic shapes each specialisation
@@ -30,8 +30,14 @@ from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.target import Target
-from gristmill.errors import ArtifactError, CacheError, CacheWarning, ToolchainError
-from gristmill.runtime import artifact, disk_cache, knobs
+from gristmill.errors import (
+    ArtifactError,
+    CacheError,
+    CacheWarning,
+    CustomCallError,
+    ToolchainError,
+)
+from gristmill.runtime import artifact, custom_calls, disk_cache, knobs
 from gristmill.runtime.disk_cache import DiskCache
 from gristmill.runtime.executable import Executable
 from gristmill.runtime.packages import find_package
@@ -106,6 +112,8 @@ class Slot:
             return None
         try:
             return Executable(artifact.load(path))
+        except CustomCallError:
+            return None  # a function is not registered: the compiler says which, with all else that is missing
         except (ArtifactError, ToolchainError):
             self.cache.discard(name)
             return None
@@ -143,7 +151,8 @@ def slot_of(source: Any, target: Target, options: CompileOptions) -> Slot | None
     except CacheError as error:
         _warn(error, 3)
         return None
-    fixed = (fingerprint(), repr(target).encode(), described.encode())
+    known = repr(custom_calls.registered_names())  # they go before what the compiler knows
+    fixed = (fingerprint(), repr(target).encode(), described.encode(), known.encode())
     return Slot(cache, digest([*fixed, *parts]))
 
 

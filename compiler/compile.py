@@ -102,6 +102,7 @@ class Compilation:
             outputs=rt.outputs,
             objects=self._objects,
             constants=[constant.data for constant in rt.constants],
+            custom_calls=[spec.external.call for spec in rt.custom_calls if spec.external],
             arena_bytes=rt.arena_bytes,
             scratch_bytes=rt.scratch_bytes,
             parallel=rt.parallel,

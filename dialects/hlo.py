@@ -225,11 +225,18 @@ OPS: dict[str, OpDef] = {
     "if": _op("pred *operands", results=-1, traits="computation", branches="symbols"),
     "case": _op("index *operands", results=-1, traits="computation", branches="symbols"),
     "optimization_barrier": _op("*operands", results=-1),
+    # token_operands, token_results: those that only order effects, rank-0 i1; the callee does not see them
     "custom_call": _op(
         "*operands",
         results=-1,
         traits="side_effect",
-        optional={"backend_config": "any", "has_side_effect": "bool", "error_message": "string"},
+        optional={
+            "backend_config": "any",
+            "has_side_effect": "bool",
+            "error_message": "string",
+            "token_operands": "dims",
+            "token_results": "dims",
+        },
         call_target_name="string",
     ),
     # calls: the fused computation; kind: an emitter kind (see compiler.emitters)

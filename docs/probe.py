@@ -30,7 +30,7 @@ REASONS = {
     "send": "no other device or host channel: return the data as a result",
     "uniform_quantize": "quantised types",
     "uniform_dequantize": "quantised types",
-    "custom_call": "known targets only: placement and sharding marks, `mhlo.topk`, shape assertions, "
+    "custom_call": "registered functions; placement and sharding marks, `mhlo.topk`, shape assertions, "
     "LAPACK's `getrf`, `potrf`, `trsm`",
 }
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.compiler.passes.pipeline import Pipeline
     from gristmill.compiler.polymorphic import PolymorphicExecutable
     from gristmill.errors import GristmillError
+    from gristmill.runtime.custom_calls import register_custom_call
     from gristmill.runtime.executable import Executable
     from gristmill.runtime.load import load
     from gristmill.runtime.threads import set_num_threads
@@ -37,6 +38,7 @@ _LAZY = {
     "Pipeline": "gristmill.compiler.passes.pipeline",
     "PolymorphicExecutable": "gristmill.compiler.polymorphic",
     "GristmillError": "gristmill.errors",
+    "register_custom_call": "gristmill.runtime.custom_calls",
     "Executable": "gristmill.runtime.executable",
     "load": "gristmill.runtime.load",
     "set_num_threads": "gristmill.runtime.threads",
@@ -53,6 +55,7 @@ __all__ = [
     "compile_stages",
     "jit",
     "load",
+    "register_custom_call",
     "set_num_threads",
 ]
 

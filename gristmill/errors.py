@@ -80,6 +80,13 @@ class InputError(GristmillError):
     """The arrays given to an executable do not fit its signature."""
 
 
+class CustomCallError(GristmillError):
+    """A custom call has no function, its function failed, or returned what does not fit.
+
+    When a Python function raised an exception, that is the ``__cause__``.
+    """
+
+
 class ResourceExhaustedError(GristmillError):
     """Memory, address space or mappings ran out; the message names the limit to raise."""
 

@@ -18,11 +18,11 @@ from typing import Any, Self
 import numpy as np
 
 from gristmill.errors import InputError
-from gristmill.runtime import artifact, trampoline
+from gristmill.runtime import artifact, custom_calls, trampoline
 from gristmill.runtime.arguments import admit, admit_output, check_count, describe
 from gristmill.runtime.code import link
 from gristmill.runtime.memory import host
-from gristmill.runtime.program import Program, Signature, align_up
+from gristmill.runtime.program import CONTEXT_BYTES, SITES, Program, Signature, align_up
 from gristmill.runtime.threads import num_threads
 
 Array = np.ndarray[Any, Any]
@@ -41,10 +41,13 @@ _ndarray = np.ndarray
 class _Frame:
     """Native memory of one running call: the trampoline's frame and the tables it points to."""
 
-    __slots__ = ("address", "arena", "arena_threads", "arrays", "pointers", "slots")
+    __slots__ = ("address", "arena", "arena_threads", "arrays", "context", "pointers", "slots")
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, sites: custom_calls.Sites | None) -> None:
         count = inputs + outputs
+        self.context = (ctypes.c_uint64 * (CONTEXT_BYTES // 8 if sites else 1))()
+        if sites is not None:
+            self.context[SITES // 8] = sites.address
         self.slots = (ctypes.c_uint64 * trampoline.FRAME_SLOTS)()
         self.arrays = (ctypes.c_uint64 * count)()
         self.pointers = (ctypes.c_uint64 * count)()
@@ -56,6 +59,7 @@ class _Frame:
         self.slots[trampoline.ARRAYS] = ctypes.addressof(self.arrays)
         self.slots[trampoline.COUNT] = count
         self.slots[trampoline.CHECKED] = inputs
+        self.slots[trampoline.CONTEXT] = ctypes.addressof(self.context)
 
 
 class Executable:
@@ -86,6 +90,7 @@ class Executable:
         self._frame_count = 0
         self._lock = threading.Lock()
         self._closed = False
+        self._sites = custom_calls.bind(program.custom_calls, f"program {self.name}")
         self._code = link(program.objects)
         self._entry = self._code.address(program.entry)
 
@@ -111,6 +116,7 @@ class Executable:
 
         Raises:
             InputError: an array does not fit the signature; the message names it.
+            CustomCallError: a custom call failed; donated arrays may have been overwritten.
             ResourceExhaustedError: there is no memory for results or temporaries.
         """
         if out is not None or donate:
@@ -139,6 +145,8 @@ class Executable:
                 misfit = self._call(frame.address)  # The frame's arena and thread count stand.
             else:
                 misfit = self._run(frame, threads)
+            if misfit < 0:
+                raise self._failure(frame)
             if misfit:
                 # Says what is wrong; or runs, when the array is odd but fits.
                 return self._run_with_buffers(arrays, None, (), threads)
@@ -204,11 +212,15 @@ class Executable:
             if self._closed:
                 raise InputError(f"executable {self.name} has been closed")
             self._frame_count += 1
-        frame = _Frame(len(self.inputs), len(self.outputs))
+        frame = _Frame(len(self.inputs), len(self.outputs), self._sites)
         frame.slots[trampoline.CONSTANTS] = ctypes.addressof(self._constant_pointers)
         frame.slots[trampoline.ENTRY] = self._entry
         frame.slots[trampoline.EXPECTED] = ctypes.addressof(self._expected)
         return frame
+
+    def _failure(self, frame: _Frame) -> BaseException:
+        assert self._sites is not None, "only custom calls fail"
+        return self._sites.failure(ctypes.addressof(frame.context))
 
     def _retire(self) -> None:
         """Drop idle frames; unload the code when none is in use any more."""
@@ -244,7 +256,8 @@ class Executable:
             for index, array in enumerate([*inputs, *results]):
                 frame.arrays[index] = id(array)
             frame.slots[trampoline.CHECKED] = 0  # It has been done, more generously.
-            self._run(frame, threads)
+            if self._run(frame, threads):
+                raise self._failure(frame)
         finally:
             frame.slots[trampoline.CHECKED] = len(self.inputs)
             self._frames.append(frame)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill.errors import ArtifactError, InputError
-from gristmill.runtime.program import ALIGNMENT, ENTRY_ABI_VERSION, Program, Signature
+from gristmill.runtime.program import ALIGNMENT, ENTRY_ABI_VERSION, CustomCall, Program, Signature
 from gristmill.runtime.types import ArrayType, element_type_of
 
 #: Raised when the archive's layout or the manifest's fields change.
@@ -58,6 +58,7 @@ class Manifest:
     outputs: tuple[Signature, ...]
     objects: tuple[str, ...]
     constants: tuple[ConstantEntry, ...]
+    custom_calls: tuple[CustomCall, ...]
     members: dict[str, Member]
 
     def program(
@@ -72,6 +73,7 @@ class Manifest:
             constants=constants,
             arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,
+            custom_calls=self.custom_calls,
             entry=self.entry,
             parallel=self.parallel,
             target_triple=self.triple,
@@ -110,6 +112,14 @@ def render_manifest(
         "constants": [
             {"offset": c.offset, "size": c.type.nbytes, "type": str(c.type)} for c in constants
         ],
+        "custom_calls": [
+            {
+                **vars(call),
+                "inputs": [str(kind) for kind in call.inputs],
+                "outputs": [str(kind) for kind in call.outputs],
+            }
+            for call in program.custom_calls
+        ],
         "members": {name: asdict(member) for name, member in members.items()},
     }
     return json.dumps(content, indent=1, ensure_ascii=False)
@@ -141,6 +151,7 @@ def parse_manifest(data: bytes) -> Manifest:
         outputs=tuple(_signature(f) for f in content.records("outputs")),
         objects=tuple(content.texts("objects")),
         constants=tuple(_constant(f) for f in content.records("constants")),
+        custom_calls=tuple(_custom_call(f) for f in content.records("custom_calls")),
         members=_members(content.fields("members")),
     )
     _check_consistency(manifest)
@@ -157,6 +168,23 @@ def _constant(fields: _Fields) -> ConstantEntry:
     if fields.size("size") != entry.type.nbytes:
         raise ArtifactError(f"{MANIFEST}: {fields.where} has a size that is not its type's")
     return entry
+
+
+def _custom_call(fields: _Fields) -> CustomCall:
+    inputs, outputs = (
+        tuple(fields.parse_array_type(text) for text in fields.texts(key))
+        for key in ("inputs", "outputs")
+    )
+    config, typed = fields.text("config"), fields.flag("typed")
+    if typed:
+        try:
+            parsed = json.loads(config)
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(
+                f"{MANIFEST}: {fields.where}: config is not JSON: {error}"
+            ) from None
+        _Fields(parsed, f"{fields.where}.config")
+    return CustomCall(fields.text("target"), inputs, outputs, config, typed)
 
 
 def _members(fields: _Fields) -> dict[str, Member]:
@@ -229,8 +257,11 @@ class _Fields:
         return cast("list[str]", items)
 
     def array_type(self) -> ArrayType:
+        return self.parse_array_type(self.text("type"))
+
+    def parse_array_type(self, text: str) -> ArrayType:
         try:
-            kind = ArrayType.parse(self.text("type"))
+            kind = ArrayType.parse(text)
         except InputError as error:
             raise ArtifactError(f"{MANIFEST}: {self.where}: {error.message}") from None
         if any(size < 0 for size in kind.shape):

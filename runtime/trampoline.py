@@ -4,7 +4,7 @@
 From Python each of these steps costs about 100 ns for every array and argument; natively they cost
 nothing to speak of. Python fills a frame of 64-bit slots and passes its address:
 
-    inputs, outputs, constants, arena, num_threads, entry    what the entry ABI wants
+    inputs, outputs, constants, arena, num_threads, entry, context    what the entry ABI wants
     arrays, count        addresses of ``count`` numpy array objects: the inputs, then the outputs
     expected, checked    what the first ``checked`` arrays must be, as (dtype object, rank, shape…)
 
@@ -29,8 +29,9 @@ from gristmill.runtime.llvm.target import TargetMachine, default_triple
 
 #: Slots of a frame.
 INPUTS, OUTPUTS, CONSTANTS, ARENA, NUM_THREADS, ENTRY, ARRAYS, COUNT, EXPECTED, CHECKED = range(10)
+CONTEXT = 10
 #: Number of slots.
-FRAME_SLOTS = 10
+FRAME_SLOTS = 11
 
 #: ``PyArrayObject``: header, data, nd, dimensions, strides, base, descr, flags.
 _HEADER = object.__basicsize__
@@ -130,17 +131,21 @@ call:
   %arena.at = getelementptr i64, ptr %frame, i64 {ARENA}
   %threads.at = getelementptr i64, ptr %frame, i64 {NUM_THREADS}
   %entry.at = getelementptr i64, ptr %frame, i64 {ENTRY}
+  %context.at = getelementptr i64, ptr %frame, i64 {CONTEXT}
   %outputs = load ptr, ptr %outputs.at
   %constants = load ptr, ptr %constants.at
   %arena = load ptr, ptr %arena.at
   %threads = load i64, ptr %threads.at
   %function = load ptr, ptr %entry.at
-  call void %function(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i64 %threads)
-  ret i64 0
+  %context = load ptr, ptr %context.at
+  call void %function(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i64 %threads, ptr %context)
+  %code = load i64, ptr %context
+  ret i64 %code
 }}
 """
 
-#: The function's Python side: a frame's address in; 0, or 1 + the number of the array that misfits.
+#: The function's Python side: a frame's address in; 0, 1 + the number of the array that misfits, or the context's
+#: negative code when a custom call failed.
 Trampoline = Callable[[int], int]
 
 _lock = threading.Lock()
@@ -150,7 +155,7 @@ _loaded: list[tuple[LoadedCode, Trampoline]] = []
 def trampoline() -> Trampoline:
     """The function, made once per process. It releases the GIL while it runs.
 
-    When it returns nonzero the entry function was not called.
+    When it returns a positive number the entry function was not called.
     """
     with _lock:
         if not _loaded:

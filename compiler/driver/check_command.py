@@ -27,6 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gristmill.compiler.driver import custom_calls
 from gristmill.compiler.driver.console import Progress, seconds, table
 from gristmill.errors import InputError
 
@@ -57,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="succeed when at least N modules pass, whatever fails",
     )
+    custom_calls.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every module and its time"
@@ -68,10 +70,13 @@ def execute(args: argparse.Namespace) -> int:
     from gristmill.compiler.driver.check_workers import check_in_process, check_parallel
 
     paths = find_modules(args.paths)
+    custom_calls.register(args.custom_calls)
     progress = Progress(len(paths))
     outcomes: list[Outcome] = []
     stream = (
-        check_parallel(paths, args.jobs, args.timeout) if args.jobs else check_in_process(paths)
+        check_parallel(paths, args.jobs, args.timeout, modules=args.custom_calls)
+        if args.jobs
+        else check_in_process(paths)
     )
     for outcome in stream:
         outcomes.append(outcome)

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from gristmill.compiler.driver import custom_calls
 from gristmill.compiler.driver.check_runner import Outcome, check_file
 
 CheckFunction = Callable[[Path], Outcome]
@@ -24,19 +25,24 @@ def check_in_process(paths: Sequence[Path]) -> Iterator[Outcome]:
 
 
 def check_parallel(
-    paths: Sequence[Path], jobs: int, timeout: float, check: CheckFunction = check_file
+    paths: Sequence[Path],
+    jobs: int,
+    timeout: float,
+    check: CheckFunction = check_file,
+    modules: Sequence[str] = (),
 ) -> Iterator[Outcome]:
     """Run the modules in ``jobs`` processes; outcomes arrive in the order they finish.
 
     A worker that dies, or works on one module for more than ``timeout`` seconds, is replaced.
-    ``check`` does the work; it must be importable by name.
+    ``check`` does the work; it must be importable by name. Every worker imports ``modules`` first, for the custom
+    calls that they register.
     """
     pending = list(reversed(paths))
     workers: list[_Worker] = []
     try:
         while pending or workers:
             while pending and len(workers) < jobs:
-                workers.append(_Worker.start(pending.pop(), check))
+                workers.append(_Worker.start(pending.pop(), check, modules))
             ready = wait([worker.connection for worker in workers], timeout=1.0)
             for worker in list(workers):
                 outcome = worker.outcome(worker.connection in ready, timeout)
@@ -53,9 +59,10 @@ def check_parallel(
             worker.stop()
 
 
-def serve(connection: Connection, check: CheckFunction) -> None:
+def serve(connection: Connection, check: CheckFunction, modules: Sequence[str]) -> None:
     """The worker's loop: a path in, an outcome out, until ``None``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    custom_calls.register(modules)
     while (path := connection.recv()) is not None:
         connection.send(check(path))
 
@@ -68,10 +75,10 @@ class _Worker:
     since: float
 
     @staticmethod
-    def start(path: Path, check: CheckFunction) -> _Worker:
+    def start(path: Path, check: CheckFunction, modules: Sequence[str]) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs, check), daemon=True)
+        process = context.Process(target=serve, args=(theirs, check, modules), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, ours, path, 0.0)

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.compiler.driver import shapes
+from gristmill.compiler.driver import custom_calls, shapes
 from gristmill.compiler.driver.console import Progress, seconds, table, write
 from gristmill.errors import InputError
 
@@ -64,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here; - is stdout")
     shapes.configure(parser)
+    custom_calls.configure(parser)
     parser.add_argument("--dump-dir", type=Path, metavar="DIR", help="write every stage into DIR")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the time of each stage")
 
@@ -73,6 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     stage = args.emit or "artifact"
     if not args.model.is_file():
         raise InputError(f"no such file: {args.model}")
+    custom_calls.register(args.custom_calls)
     if stage in _BINARY and args.output is None and args.emit is not None and sys.stdout.isatty():
         raise InputError(f"{stage} is binary; give -o FILE")
     compilation = _compile(args, stage)

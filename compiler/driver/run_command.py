@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gristmill.compiler.driver import shapes
+from gristmill.compiler.driver import custom_calls, shapes
 from gristmill.compiler.driver.console import seconds
 from gristmill.errors import GristmillError, InputError
 
@@ -59,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--inputs", type=Path, metavar="X.npz", help="all inputs in one file")
     source.add_argument("--random", action="store_true", help="make random inputs")
     shapes.configure(parser)
+    custom_calls.configure(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of --random (default: 0)")
     parser.add_argument(
         "--output",
@@ -94,6 +95,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.model.is_file():
         raise InputError(f"no such file: {args.model}")
+    custom_calls.register(args.custom_calls)
     start = time.perf_counter()
     if is_artifact(args.model):
         program = gristmill.load(args.model)

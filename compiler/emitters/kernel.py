@@ -35,6 +35,7 @@ from typing import Protocol
 
 from mlir import ir
 
+from gristmill.runtime.program import CustomCall
 from gristmill.runtime.types import ArrayType
 
 #: Raised when the calling convention above changes; part of every cache key and artifact.
@@ -76,6 +77,20 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class ExternalCall:
+    """A call of a function outside the program, in place of a kernel's code.
+
+    Attributes:
+        call: the function and the arrays it sees.
+        arguments, results: the numbers of the kernel's arguments and results that are these arrays.
+    """
+
+    call: CustomCall
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class KernelSpec:
     """What a launch needs to know of a kernel.
 
@@ -89,6 +104,7 @@ class KernelSpec:
         flops, bytes: estimated work, for scheduling and reports.
         inplace: (argument, result) index pairs that may be the same buffer.
         kind: the emitter kind that made it.
+        external: set when the entry function calls something else than the one phase; it may fail.
     """
 
     name: str
@@ -101,6 +117,7 @@ class KernelSpec:
     bytes: int = 0
     inplace: tuple[tuple[int, int], ...] = ()
     kind: str = "loop"
+    external: ExternalCall | None = None
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from gristmill.compiler.frontends.views import first_block, operands, results, walk
+from gristmill.runtime import custom_calls
 
 _TARGET = re.compile(r"lapack_[sdcz](getrf|trsm|potrf)_ffi")
 
@@ -73,8 +74,9 @@ def expand(module: ir.Operation) -> None:
     """Replace, in place, every call of a known routine."""
     calls = [op for op in walk(module) if op.name == "stablehlo.custom_call"]
     for number, op in enumerate(calls):
-        match = _TARGET.fullmatch(ir.StringAttr(op.attributes["call_target_name"]).value)
-        if match is not None:
+        target = ir.StringAttr(op.attributes["call_target_name"]).value
+        match = _TARGET.fullmatch(target)
+        if match is not None and not custom_calls.is_registered(target):
             _expand(module, op, match[1], f"lapack_{match[1]}_{number}")
 
 

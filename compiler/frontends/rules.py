@@ -18,9 +18,11 @@ from mlir.dialects import func
 from gristmill.compiler.diagnostics import MLIRError
 from gristmill.compiler.frontends import batch_norm, collectives
 from gristmill.compiler.frontends.legalise import KEPT_CHLO, KEPT_PREFIX
-from gristmill.compiler.frontends.views import defining_op, operands, results
+from gristmill.compiler.frontends.tokens import is_token
+from gristmill.compiler.frontends.views import Value, defining_op, operands, results
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
+from gristmill.runtime import custom_calls
 
 if TYPE_CHECKING:
     from gristmill.compiler.frontends.function import FunctionTranslator
@@ -398,9 +400,10 @@ def _call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
 
 def _custom_call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]:
     target = source_ir.StringAttr(op.attributes["call_target_name"]).value
-    if target in _IDENTITY_TARGETS:
+    known = not custom_calls.is_registered(target)  # what the user registers goes first
+    if known and target in _IDENTITY_TARGETS:
         return scope.operands(op)
-    if target in _ELEMENTWISE_TARGETS:
+    if known and target in _ELEMENTWISE_TARGETS:
         return scope.emit(op, _ELEMENTWISE_TARGETS[target])
     if _has_computations(op):
         raise UnsupportedError(f"custom call @{target} with called computations is not supported")
@@ -408,11 +411,20 @@ def _custom_call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]
     for name in ("backend_config", "mhlo.backend_config"):
         if name in op.attributes:
             attributes["backend_config"] = _foreign(op.attributes[name])
-    if _boolean(op, "has_side_effect"):
+    tokens = {
+        "token_operands": _tokens(operands(op)),
+        "token_results": _tokens(results(op)),
+    }
+    attributes.update({name: numbers for name, numbers in tokens.items() if numbers})
+    if _boolean(op, "has_side_effect") or any(tokens.values()):
         attributes["has_side_effect"] = True
     if "error_message" in op.attributes:
         attributes["error_message"] = source_ir.StringAttr(op.attributes["error_message"]).value
     return scope.emit(op, "custom_call", **attributes)
+
+
+def _tokens(values: Sequence[Value]) -> list[int]:
+    return [number for number, value in enumerate(values) if is_token(value)]
 
 
 def _has_computations(op: Operation) -> bool:

@@ -12,15 +12,18 @@ from gristmill.compiler.diagnostics import location_text
 from gristmill.compiler.emitters.registry import is_supported
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.passes.base import Pass
+from gristmill.compiler.passes.rewriting import snapshot
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
+from gristmill.runtime import custom_calls
 
 
 @dataclass(frozen=True)
 class CheckSupportedPass(Pass):
     """Raise one ``UnsupportedError`` that names every operation no emitter compiles.
 
-    Requires: nothing. Guarantees: every ``hlo`` operation left has an elemental rule or an emitter of its own. Does not
+    Requires: nothing. Guarantees: every ``hlo`` operation left has an elemental rule or an emitter of its own; every
+    custom call has a function registered for it, and is in ``main`` or in a computation of control flow. Does not
     check element types: an emitter refuses an operation on a type it lacks.
     """
 
@@ -29,21 +32,52 @@ class CheckSupportedPass(Pass):
     def run(self, module: HloModule) -> None:
         """Check; the module is unchanged."""
         items: list[str] = []
-
-        def visit(op: ir.Operation) -> ir.WalkResult:
-            if op.name.startswith(("hlo.", "hlov.")) and not is_supported(hlo.short_name(op)):
-                where = location_text(op.location)
-                prefix = f"{where}: " if where else ""
-                items.append(f"{prefix}{_describe(op)} is not supported on the CPU yet")
-            return ir.WalkResult.ADVANCE
-
-        module.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+        once = _run_once(module)
+        for name, function in module.functions().items():
+            for op in snapshot(function):
+                problem = _problem(op, name in once)
+                if problem is not None:
+                    where = location_text(op.location)
+                    items.append(f"{where}: {problem}" if where else problem)
         if items:
             raise UnsupportedError("; ".join(items), items=tuple(items))
 
 
-def _describe(op: ir.Operation) -> str:
+def _run_once(module: HloModule) -> set[str]:
+    """``main`` and what it reaches by control flow and calls: functions that are not applied to elements."""
+    functions = module.functions()
+    found: set[str] = set()
+    pending = ["main"]
+    while pending:
+        name = pending.pop()
+        if name in found or name not in functions:
+            continue
+        found.add(name)
+        for op in snapshot(functions[name]):
+            if op.name == "func.call":
+                pending.append(hlo.symbol(op, "callee"))
+            elif hlo.short_name(op) in ("while", "if", "case"):
+                pending += hlo.computations(op)
+    return found
+
+
+def _problem(op: ir.Operation, once: bool) -> str | None:
+    """Why the op cannot be compiled; ``once``: whether its function is not applied to elements."""
     name = hlo.short_name(op)
-    if name == "custom_call":
-        return f"custom_call @{hlo.string(op, 'call_target_name')}"
-    return name
+    if not op.name.startswith(("hlo.", "hlov.")):
+        return None
+    if not is_supported(name):
+        return f"{name} is not supported on the CPU yet"
+    if name != "custom_call":
+        return None
+    target = hlo.string(op, "call_target_name")
+    if not custom_calls.is_registered(target):
+        return (
+            f"custom_call @{target}: no function is registered for it (gristmill.register_custom_call, or "
+            "--custom-calls on the command line)"
+        )
+    if not once:
+        return (
+            f"custom_call @{target} in a computation that is applied to elements is not supported"
+        )
+    return None

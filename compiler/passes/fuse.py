@@ -25,8 +25,8 @@ class FusePass(Pass):
     Requires: calls inlined, barriers removed. Guarantees: in ``main`` and in the computations of every ``while``,
     ``if`` and ``case`` reached from it there are only ``fusion``, ``while``, ``if``, ``case``, ``constant``,
     ``reshape`` (a renamed buffer) and ``func.return``. A loop or branch over small values becomes a ``computation``
-    fusion as a whole. Does not handle unknown operations: they become fusions of a kind named after the op, which
-    no emitter may have.
+    fusion as a whole, a custom call a fusion of its own. Does not handle unknown operations: they become fusions of a
+    kind named after the op, which no emitter may have.
     """
 
     name: ClassVar[str] = "fuse"
@@ -88,11 +88,13 @@ class _Fuser:
         return nested
 
     def _emit_plain(self, node: Node) -> list[str]:
-        """Copy an operation that stays outside kernels, or wrap a small loop as a computation."""
+        """Copy an operation that stays outside kernels; wrap a small loop as a computation, a custom call as itself."""
         assert node.op is not None
         operands = [self._values[x] for x in node.operands]
-        if node.kind in ("while", "if", "case") and is_small_computation(node, self._graphs):
-            cluster = Cluster(node, "computation", roots=list(node.siblings))
+        small = node.kind in ("while", "if", "case") and is_small_computation(node, self._graphs)
+        if small or node.kind == "custom_call":
+            kind = "computation" if small else node.kind
+            cluster = Cluster(node, kind, roots=list(node.siblings))
             cluster.index = dict.fromkeys(node.siblings, ())
             self._emit_cluster(cluster)
             return []

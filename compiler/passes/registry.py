@@ -31,6 +31,7 @@ PASSES: dict[str, str] = _table(
     ("hoist-products", "hoist_products:HoistProductsPass"),
     ("unroll-loops", "unroll_loops:UnrollLoopsPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),
+    ("order-effects", "order_effects:OrderEffectsPass"),
     ("fuse", "fuse:FusePass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )

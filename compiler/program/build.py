@@ -44,6 +44,7 @@ class RtProgram:
         scratch_bytes: private temporary memory of one thread.
         parallel: whether some phase is worth more than one thread.
         target: what it was built for.
+        custom_calls: the kernels that are custom calls, in the order of the context's sites.
     """
 
     module: ir.Module
@@ -55,6 +56,7 @@ class RtProgram:
     scratch_bytes: int
     parallel: bool
     target: Target
+    custom_calls: tuple[KernelSpec, ...] = ()
 
 
 def build_program(module: HloModule, specs: Mapping[str, KernelSpec], target: Target) -> RtProgram:
@@ -82,6 +84,7 @@ def build_program(module: HloModule, specs: Mapping[str, KernelSpec], target: Ta
         align_up(max((k.scratch_bytes for k in kernels), default=0)),
         worthwhile and target.max_threads > 1,
         target,
+        tuple(kernel for kernel in kernels if kernel.external is not None),
     )
     rt.verify(rt_module)
     return program
@@ -209,7 +212,8 @@ class _Builder:
 
     def step(self, scope: _Scope, step: Step) -> None:
         if isinstance(step, LaunchStep):
-            if all(result.type.size == 0 for result in step.results):
+            computed = step.kernel.external is None
+            if computed and all(result.type.size == 0 for result in step.results):
                 return  # nothing to compute; a kernel of one task would write beyond the buffer
             spec = step.kernel
             operands = zip(step.operands, spec.arguments, strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
-from gristmill.compiler.emitters.kernel import KernelSpec, Phase
+from gristmill.compiler.emitters.kernel import ExternalCall, KernelSpec, Phase
 from gristmill.compiler.program.build import RtProgram
 from gristmill.compiler.program.entry_header import ENTRY, header
 from gristmill.compiler.program.llvm_builder import FunctionBuilder
@@ -32,6 +32,7 @@ from gristmill.compiler.program.tree import (
     Node,
     read_module,
 )
+from gristmill.runtime.program import ACKNOWLEDGED, CODE, MESSAGE, SITE_BYTES, SITES
 
 __all__ = ["ENTRY", "lower_entry"]
 
@@ -82,12 +83,15 @@ class _Emitter:
         self.declared: set[str] = set()
         self.ranges: dict[int, tuple[ir.Value, ir.Value]] = {}
         self.join: ir.Block | None = None
+        self.sites = {spec.name: number for number, spec in enumerate(program.custom_calls)}
+        self.failed: ir.Block | None = None
+        """Where every thread leaves after a failed custom call."""
         self.alone = not program.parallel
         """Whether only one thread passes the insertion point, whatever the guards."""
 
     def emit(self, nodes: Sequence[Node]) -> None:
         build = self.build
-        kinds = [build.i64, build.i64, *([build.ptr] * 5)]
+        kinds = [build.i64, build.i64, *([build.ptr] * 6)]
         large = _count_calls(nodes) > _OPTIMIZE_LIMIT
         arguments = build.function(
             "gristmill_body", kinds, ("noinline", "optnone") if large else ()
@@ -96,7 +100,7 @@ class _Emitter:
         self.roots: dict[str, ir.Value] = dict(
             zip(("input", "output", "constant"), arguments[2:5], strict=True)
         )
-        self.arena, self.state = arguments[5], arguments[6]
+        self.arena, self.state, self.context = arguments[5:8]
         self.scratch = self.arena
         if self.program.scratch_bytes:
             size = build.integer(self.program.scratch_bytes)
@@ -114,6 +118,9 @@ class _Emitter:
         if self.recorder is not None:
             self.barrier(True)  # else the wait for the last kernel would fall outside
         build.create("llvm.return")
+        if self.failed is not None:
+            build.at(self.failed)
+            build.create("llvm.return")
 
     def precompute_ranges(self, nodes: Sequence[Node]) -> None:
         """Every distinct split of tasks, computed once: it depends on the thread alone."""
@@ -192,6 +199,9 @@ class _Emitter:
 
     def launch(self, node: Launch) -> None:
         barriers = node.barriers or [False] * len(node.phases)
+        if node.spec.external is not None:
+            self.external(node, node.spec.external, barriers[0])
+            return
         for phase, barrier in zip(node.phases, barriers, strict=True):
             self.barrier(barrier)
             if self.alone or not is_parallel(phase):
@@ -205,6 +215,43 @@ class _Emitter:
                 self.close()
             if self.recorder is not None:
                 self.recorder.ran(node.spec.name, int(phase is node.phases[0]))
+
+    def external(self, node: Launch, external: ExternalCall, barrier: bool) -> None:
+        """Call a function outside the program, on thread 0; all threads leave if it fails."""
+        build = self.build
+        self.barrier(barrier)
+        self.serial()
+        buffers = [node.arguments[n] for n in external.arguments]
+        buffers += [node.results[n] for n in external.results]
+        table = self.arena if node.workspace is None else self.pointer(node.workspace)
+        for number, buffer in enumerate(buffers):
+            build.store(self.pointer(buffer), build.offset(table, 8 * number))
+        site = self.sites[node.spec.name]
+        row = build.offset(self.load_context(SITES, build.ptr), SITE_BYTES * site)
+        function, data = (build.load(build.offset(row, at), build.ptr) for at in (0, 8))
+        build.store(build.integer(0), build.offset(self.context, ACKNOWLEDGED))
+        outputs = build.offset(table, 8 * len(external.arguments))
+        operands = [data, table, outputs, build.offset(self.context, MESSAGE)]
+        returned = build.call_pointer(function, operands, build.i32)
+        wanted = build.load(build.offset(row, 16), build.i64)
+        answered = build.compare("eq", self.load_context(ACKNOWLEDGED, build.i64), wanted)
+        agreed = build.compare("eq", returned, build.constant(0, build.i32))
+        done = build.binary("and", answered, agreed)
+        code = build.select(done, build.integer(0), build.integer(-1 - site))
+        build.store(code, build.offset(self.context, CODE))
+        self.close()
+        self.barrier(True)
+        if self.failed is None:
+            self.failed = build.block()
+        after = build.block()
+        fine = build.compare("eq", self.load_context(CODE, build.i64), build.integer(0))
+        build.branch_if(fine, after, self.failed)
+        build.at(after)
+        if self.recorder is not None:
+            self.recorder.ran(node.spec.name, 1)
+
+    def load_context(self, offset: int, kind: ir.Type) -> ir.Value:
+        return self.build.load(self.build.offset(self.context, offset), kind)
 
     def split(self, begin: ir.Value, end: ir.Value) -> None:
         """Guard what follows, up to the next :meth:`close`, by the thread having tasks."""

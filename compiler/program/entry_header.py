@@ -14,11 +14,11 @@ _SPINS_AFTER_YIELD = 16
 
 _SERIAL_MAIN = f"""
 llvm.func @{ENTRY}(%inputs: !llvm.ptr, %outputs: !llvm.ptr, %constants: !llvm.ptr,
-                   %arena: !llvm.ptr, %threads: i64) {{
+                   %arena: !llvm.ptr, %threads: i64, %context: !llvm.ptr) {{
   %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
-  llvm.call @gristmill_body(%zero, %one, %inputs, %outputs, %constants, %arena, %arena)
-    : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
+  llvm.call @gristmill_body(%zero, %one, %inputs, %outputs, %constants, %arena, %arena, %context)
+    : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
   llvm.return
 }}
 """
@@ -30,7 +30,7 @@ llvm.func @omp_get_thread_num() -> i32
 llvm.func @omp_get_num_threads() -> i32
 
 llvm.func @{ENTRY}(%inputs: !llvm.ptr, %outputs: !llvm.ptr, %constants: !llvm.ptr,
-                   %arena: !llvm.ptr, %threads: i64) {{
+                   %arena: !llvm.ptr, %threads: i64, %context: !llvm.ptr) {{
   %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
   %size = llvm.mlir.constant(16 : i64) : i64
@@ -47,14 +47,14 @@ llvm.func @{ENTRY}(%inputs: !llvm.ptr, %outputs: !llvm.ptr, %constants: !llvm.pt
     %count32 = llvm.call @omp_get_num_threads() : () -> i32
     %thread = llvm.zext %thread32 : i32 to i64
     %count = llvm.zext %count32 : i32 to i64
-    llvm.call @gristmill_body(%thread, %count, %inputs, %outputs, %constants, %arena, %state)
-      : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
+    llvm.call @gristmill_body(%thread, %count, %inputs, %outputs, %constants, %arena, %state, %context)
+      : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
     omp.terminator
   }}
   llvm.return
 ^alone:
-  llvm.call @gristmill_body(%zero, %one, %inputs, %outputs, %constants, %arena, %state)
-    : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
+  llvm.call @gristmill_body(%zero, %one, %inputs, %outputs, %constants, %arena, %state, %context)
+    : (i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
   llvm.return
 }}
 """
@@ -108,9 +108,9 @@ _PAUSES = {
     '  llvm.call_intrinsic "llvm.aarch64.hint"(%hint) : (i32) -> ()',
 }
 
-# Thread, threads, inputs, outputs, constants, arena, barrier state; replaced by the definition.
+# Thread, threads, inputs, outputs, constants, arena, barrier state, context; replaced by the definition.
 _BODY = """
-llvm.func @gristmill_body(i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr)
+llvm.func @gristmill_body(i64, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr)
 """
 
 

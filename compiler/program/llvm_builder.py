@@ -151,6 +151,10 @@ class FunctionBuilder:
         """Load a ``kind`` from ``pointer``."""
         return self.create("llvm.load", [pointer], kind, {"ordering": self._order()}).results[0]
 
+    def store(self, value: ir.Value, pointer: ir.Value) -> None:
+        """Store a value at ``pointer``."""
+        self.create("llvm.store", [value, pointer], None, {"ordering": self._order()})
+
     def _order(self) -> ir.Attribute:
         return ir.IntegerAttr.get(self.i64, 0)  # not atomic
 
@@ -167,6 +171,20 @@ class FunctionBuilder:
             "op_bundle_sizes": self._no_bundles,
         }
         self.create("llvm.call", operands, None, attributes)
+
+    def call_pointer(
+        self, function: ir.Value, operands: Sequence[ir.Value], result: ir.Type
+    ) -> ir.Value:
+        """Call the function at an address."""
+        attributes: Mapping[str, ir.Attribute] = {
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands) + 1, 0]),
+            "op_bundle_sizes": self._no_bundles,
+        }
+        return self.create("llvm.call", [function, *operands], result, attributes).results[0]
+
+    def select(self, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+        """``then`` when the i1 is true."""
+        return self.create("llvm.select", [condition, then, otherwise], then.type).results[0]
 
     def branch(self, target: ir.Block) -> None:
         """Jump."""

@@ -33,9 +33,9 @@ def copies_in_parallel(copy: Copy) -> bool:
 
 
 def is_serial(node: Node) -> bool:
-    """Whether all of the node runs on thread 0."""
+    """Whether all of the node runs on thread 0. After an external call every thread asks whether it failed."""
     if isinstance(node, Launch):
-        return not any(map(is_parallel, node.phases))
+        return node.spec.external is None and not any(map(is_parallel, node.phases))
     if isinstance(node, Copy):
         return not copies_in_parallel(node)
     return all(is_serial(inner) for inner in _inner(node))
@@ -66,7 +66,9 @@ def _node(node: Node, state: _State) -> _State:
             accesses = set(_launch_accesses(node, is_parallel(phase)))
             barrier, state = _step(accesses, state)
             node.barriers.append(barrier)
-        return state
+        return (
+            set() if node.spec.external is not None else state
+        )  # threads meet after external calls
     if isinstance(node, Copy):
         accesses = set(_copy_accesses(node, copies_in_parallel(node)))
         node.barrier, state = _step(accesses, state)

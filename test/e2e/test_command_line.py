@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -17,6 +18,7 @@ import pytest
 from gristmill.compiler.driver.main import main
 from gristmill.compiler.passes.fold_constants import FoldConstantsPass
 from gristmill.errors import PassError
+from gristmill.runtime.custom_calls import register_custom_call
 
 MODEL = """\
 func.func @main(%x: tensor<4x3xf32>, %y: tensor<3xf32>) -> (tensor<4x3xf32>, tensor<4xf32>) {
@@ -302,6 +304,58 @@ func.func public @main() {
   return
 }
 """
+
+
+CALLING = """
+func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.custom_call @cli.twice(%x) : (tensor<2xf32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+"""
+REGISTERING = """
+import gristmill
+gristmill.register_custom_call("cli.twice", lambda x: x + x, replace=True)
+"""
+
+
+def test_modules_that_register_custom_calls(cli: Cli) -> None:
+    Path("calling.mlir").write_text(CALLING)
+    Path("registering.py").write_text(REGISTERING)
+    checking = CALLING.replace("%x: tensor<2xf32>) -> tensor<2xf32>", ")")
+    checking = checking.replace(
+        "%0 =", "%x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>\n  %0 =", 1
+    ).replace(
+        "return %0 : tensor<2xf32>",
+        "%w = stablehlo.constant dense<[2.0, 4.0]> : tensor<2xf32>\n"
+        "  stablehlo.custom_call @check.expect_eq(%0, %w) {has_side_effect = true}"
+        " : (tensor<2xf32>, tensor<2xf32>) -> ()\n  return",
+    )
+    Path("checking.mlir").write_text(checking)
+    np.save("two.npy", np.array([1.5, -2], np.float32))
+    fails_with(cli, "custom_call @cli.twice: no function is registered", "compile", "calling.mlir")
+    given = ("--custom-calls", "registering.py")
+    with registered_for_this_test("cli.twice"):
+        assert cli("compile", "calling.mlir", "-o", "calling.gmill", *given)[0] == 0
+        assert cli("check", "checking.mlir", *given)[1].endswith("1 passed, 0 failed\n")
+        assert cli("check", "checking.mlir", "-j", "1", *given)[1].endswith("1 passed, 0 failed\n")
+    arguments = ("run", "calling.gmill", "--input", "two.npy")
+    fails_with(cli, "no function is registered for: @cli.twice", *arguments)
+    with registered_for_this_test("cli.twice"):
+        code, out, _ = cli(*arguments, *given)
+        assert code == 0
+        assert "[ 3. -4.]" in out
+    fails_with(cli, "no such file: nothing.py", *arguments, "--custom-calls", "nothing.py")
+    Path("broken.py").write_text("import no_such_module_anywhere")
+    fails_with(cli, "broken.py: cannot import it", *arguments, "--custom-calls", "broken.py")
+
+
+@contextmanager
+def registered_for_this_test(name: str) -> Iterator[None]:
+    """Takes back, at the end, what a module of ``--custom-calls`` registered in this process."""
+    try:
+        yield
+    finally:
+        register_custom_call(name, abs, replace=True).unregister()
 
 
 @pytest.fixture

@@ -41,6 +41,17 @@ def test_the_pipeline_example_runs() -> None:
     assert "kernels by kind:" in result.stdout
 
 
+def test_the_custom_call_example_runs() -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "custom_call.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "rows: [[3.0, 2.0, 1.0, 0.0], [9.0, 7.0, 5.0, 1.0]]\nfirst: [3.0, 2.0" in result.stdout
+    assert "error: custom call @acme.sort_rows: result 0" in result.stdout
+
+
 def test_the_wheel_imports_outside_the_checkout(tmp_path: Path) -> None:
     """Built from a copy of the sources, unpacked where only the dependencies are, every module imported."""
     source = tmp_path / "source"
@@ -57,7 +68,7 @@ def test_the_wheel_imports_outside_the_checkout(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "gristmill/py.typed" in names
+    assert {"gristmill/py.typed", "gristmill/runtime/custom_call.h"} <= set(names)
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=False)
     site = next(environment.glob("lib/python*/site-packages"))

@@ -27,6 +27,7 @@ ALLOWED = {
         "gristmill.dialects",
         "gristmill.runtime.types",
         "gristmill.runtime.layout",
+        "gristmill.runtime.custom_calls",
         "gristmill.runtime.program",
         "gristmill.runtime.artifact",
         "gristmill.runtime.llvm",
