@@ -8,6 +8,7 @@ from functools import partial
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.gpu.fft import FftEmitter
+from gristmill.compiler.emitters.gpu.column import ColumnEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
@@ -20,4 +21,5 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "loop": LoopEmitter,
     "row": RowEmitter,
     "fft": FftEmitter,
+    "column": ColumnEmitter,
 }

@@ -16,12 +16,11 @@ in the next: softmax and layer norm read and write memory once. Otherwise later 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from mlir import ir
-from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -35,7 +34,14 @@ from gristmill.compiler.emitters.cpu.row import (
 from gristmill.compiler.emitters.elemental import Elemental, scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands
 from gristmill.compiler.emitters.gpu.accumulation import Accumulation
-from gristmill.compiler.emitters.gpu.frame import BUFFER_ALIGNMENT, WARP, GpuFrame, LaunchFrame
+from gristmill.compiler.emitters.gpu.frame import WARP, GpuFrame, LaunchFrame
+from gristmill.compiler.emitters.gpu.geometry import (
+    expand_unit,
+    power_above,
+    power_below,
+    unit_width,
+    where,
+)
 from gristmill.compiler.emitters.gpu.warp import put, reduce_block, reduce_lanes, take
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node
@@ -89,48 +95,23 @@ def plan_geometry(
     graph: Graph, rows: int, columns: Sequence[int], target: GpuTarget
 ) -> RowGeometry:
     """Choose the mapping for ``rows`` rows of ``columns``."""
-    width = _unit_width(graph, rows, columns)
+    width = unit_width(graph, rows * math.prod(columns), columns)
     units = math.prod(columns) // width
     total = units * width
-    parts = _power(max(1, min(2 * target.multiprocessors // rows, total // LEAST_PART)))
+    parts = power_below(max(1, min(2 * target.multiprocessors // rows, total // LEAST_PART)))
     if rows * 2 <= target.multiprocessors and parts > 1:
         return RowGeometry(width, units, PART_BLOCK, parts=parts)
-    enough = _power_above(units)
-    threads = min(enough, _power_above(-(-total // UNROLLED)))
+    enough = power_above(units)
+    threads = min(enough, power_above(-(-total // UNROLLED)))
     # Few rows: more threads for each, down to one unit a thread.
     while threads < min(enough, MOST_UNROLLED) and rows * threads < target.max_threads // 2:
         threads *= 2
     unrolled = threads <= MOST_UNROLLED
     threads = min(threads, MOST_LOOPED)
-    together = max(1, min(SHORT_BLOCK // threads, _power_above(rows))) if threads <= WARP else 1
+    together = max(1, min(SHORT_BLOCK // threads, power_above(rows))) if threads <= WARP else 1
     if threads * together < WARP:
         together = WARP // threads  # whole warps: all lanes take part in shuffles
     return RowGeometry(width, units, threads, together, 1, unrolled)
-
-
-def _unit_width(graph: Graph, rows: int, columns: Sequence[int]) -> int:
-    size = rows * math.prod(columns)
-    sizes = [x.type.element.nbytes for x in (*graph.parameters, *graph.results)]
-    full = [
-        nbytes
-        for nbytes, x in zip(sizes, (*graph.parameters, *graph.results), strict=True)
-        if x.type.size == size
-    ]
-    width = min(8, BUFFER_ALIGNMENT // max(1, min(full))) if full else 1
-    last = next((c for c in reversed(columns) if c != 1), 1)
-    while last % max(1, width):
-        width //= 2
-    return max(1, width)
-
-
-def _power(number: int) -> int:
-    """The largest power of two up to ``number``."""
-    return 1 << (number.bit_length() - 1)
-
-
-def _power_above(number: int) -> int:
-    """The smallest power of two from ``number``."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 @dataclass
@@ -267,7 +248,7 @@ class RowEmitter:
         def turn(unit: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
             with launch.elemental.scope():
                 current = _split(flat, counts)
-                columns = self._expand(unit)
+                columns = expand_unit(unit, self.geometry.width, self.plan.columns)
                 merged = self._unit(launch, row, loop, columns, None, accumulations, current)
                 return [value for values in merged for value in values]
 
@@ -279,17 +260,8 @@ class RowEmitter:
     def _columns(self, turn: int, unit: Index) -> list[list[Index]]:
         """The unit's column indices: the same SSA values in every pass, so that values are found again."""
         if turn not in self._expanded:
-            self._expanded[turn] = self._expand(unit)
+            self._expanded[turn] = expand_unit(unit, self.geometry.width, self.plan.columns)
         return self._expanded[turn]
-
-    def _expand(self, unit: Index) -> list[list[Index]]:
-        columns = self.plan.columns
-        first = build.delinearize(build.mul(unit, self.geometry.width), columns)
-        last = max((d for d, size in enumerate(columns) if size != 1), default=0)
-        return [
-            [build.add(i, lane) if d == last else i for d, i in enumerate(first)]
-            for lane in range(self.geometry.width)
-        ]
 
     def _unit(
         self,
@@ -316,12 +288,10 @@ class RowEmitter:
                 at = full_index(node, index, shape)
                 stores.append((number, launch.elemental.value(node, at), at, node.type))
 
-        def store() -> None:
-            for item in stores:
-                launch.store(*item)
-
         if stores:
-            _where([row.inside, valid], store)
+            with where(row.inside, valid):
+                for item in stores:
+                    launch.store(*item)
         return merged
 
     def _store_per_row(self, launch: LaunchFrame, row: _Row) -> None:
@@ -331,13 +301,11 @@ class RowEmitter:
             index = row_index(node, row.index)
             stores.append((number, launch.elemental.value(node, index), index, node.type))
 
-        def store() -> None:
-            for item in stores:
-                launch.store(*item)
-
         if stores:
             is_first = build.equal(row.thread, 0) if self.geometry.threads > 1 else None
-            _where([row.inside, is_first], store)
+            with where(row.inside, is_first):
+                for item in stores:
+                    launch.store(*item)
 
     # Several blocks for each row.
 
@@ -421,16 +389,3 @@ def _bind(e: Elemental, accumulation: Accumulation, values: list[ir.Value]) -> N
 def _split(flat: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:
     values = iter(flat)
     return [[next(values) for _ in range(count)] for count in counts]
-
-
-def _where(conditions: Sequence[ir.Value | None], body: Callable[[], None]) -> None:
-    """Run ``body`` where all ``conditions`` hold; ``None`` always does."""
-    real = [condition for condition in conditions if condition is not None]
-    if not real:
-        body()
-        return
-    condition = real[0]
-    for other in real[1:]:
-        condition = arith.AndIOp(condition, other).result
-    with build.if_then(condition):
-        body()
