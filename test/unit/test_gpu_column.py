@@ -118,9 +118,7 @@ def test_everything(n: int) -> None:
 
 
 def test_mapping_and_ptx() -> None:
-    text = COLUMN.format(
-        source="8192x1024", target="1024", dims="0", t="f32", op="add", init="0.0"
-    )
+    text = COLUMN.format(source="8192x1024", target="1024", dims="0", t="f32", op="add", init="0.0")
     program = compile_for_gpu(text)
     (spec,) = program.specs.values()
     # 8 tiles of 32 x 4 columns, each shared by 16 blocks of 8 rows of threads.

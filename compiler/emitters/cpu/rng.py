@@ -133,10 +133,10 @@ class Pairs:
 
 
 class RngBitGeneratorEmitter:
-    """Compiles one ``rng_bit_generator``."""
+    """Compiles one ``rng_bit_generator``; a task computes roughly ``chunk`` counters, and one if that is 1."""
 
-    def __init__(self, source: FusionSource):
-        self.source = source
+    def __init__(self, source: FusionSource, chunk: int = _CHUNK):
+        self.source, self.chunk = source, chunk
         self.node: Node = source.graph.results[0]
         self.state = self.node.operands[0]
         self.bits: ArrayType = self.node.siblings[1].type
@@ -182,12 +182,14 @@ class RngBitGeneratorEmitter:
             counters = size
         else:
             pairs = Pairs.of(self.bits.shape)
-            return -(-pairs.rows // self._rows_of(pairs)), pairs.rows * pairs.inner
-        return -(-counters // _CHUNK), counters
+            counters = pairs.rows * pairs.inner
+            tasks = counters if self.chunk == 1 else -(-pairs.rows // self._rows_of(pairs))
+            return tasks, counters
+        return -(-counters // self.chunk), counters
 
     def _rows_of(self, pairs: Pairs) -> int:
         """Rows of counters that one task computes."""
-        return max(1, _CHUNK // max(1, pairs.inner))
+        return max(1, self.chunk // max(1, pairs.inner))
 
     def _key_and_counter(self, phase: PhaseFrame) -> tuple[ir.Value, Words]:
         words = [phase.elemental.value(self.state, [i]) for i in range(self.state.type.size)]
@@ -244,7 +246,7 @@ class RngBitGeneratorEmitter:
                 sink.put(word, build.add(build.mul(at, per_counter), i))
             return []
 
-        low, high = build.mul(phase.begin, _CHUNK), build.mul(phase.end, _CHUNK)
+        low, high = build.mul(phase.begin, self.chunk), build.mul(phase.end, self.chunk)
         build.for_loop(low, build.minimum(high, whole), step)
         rest = size - whole * per_counter
         if rest:
@@ -287,9 +289,23 @@ class RngBitGeneratorEmitter:
             else:
                 build.for_loop(0, inner, element)
 
-        low, high = build.mul(phase.begin, chunk), build.mul(phase.end, chunk)
+        def lonely_counter(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            put(last, build.sub(number, last * inner), True)
+            return []
+
+        def counter(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            put(build.div(number, inner), build.mod(number, inner), False)
+            return []
+
         lonely = pairs.outer == 1 and pairs.extent % 2 == 1
         last = pairs.rows - 1 if lonely else pairs.rows
+        if self.chunk == 1:
+            build.for_loop(phase.begin, build.minimum(phase.end, last * inner), counter)
+            if lonely:
+                first = build.maximum(phase.begin, last * inner)
+                build.for_loop(first, phase.end, lonely_counter)
+            return
+        low, high = build.mul(phase.begin, chunk), build.mul(phase.end, chunk)
         build.for_loop(low, build.minimum(high, last), whole_row)
         if lonely:  # the last row has no partner
             with build.if_then(build.less(last, high)), build.if_then(build.at_least(last, low)):

@@ -32,10 +32,10 @@ _CHUNK = 4096
 
 
 class RngEmitter:
-    """Compiles one ``rng``."""
+    """Compiles one ``rng``; a task computes ``chunk`` elements."""
 
-    def __init__(self, source: FusionSource):
-        self.source = source
+    def __init__(self, source: FusionSource, chunk: int = _CHUNK):
+        self.source, self.chunk = source, chunk
         self.node: Node = source.graph.results[0]
         self.element: ElementType = self.node.type.element
         self.is_normal = self.node.string("rng_distribution") == "NORMAL"
@@ -50,7 +50,7 @@ class RngEmitter:
         """Emit the kernel."""
         frame = KernelFrame(self.source)
         size = self.node.type.size
-        tasks = max(1, -(-size // _CHUNK))
+        tasks = max(1, -(-size // self.chunk))
         frame.phase(self._chunks, tasks, worth_splitting(size, 100))
         return frame.finish("rng", size * 100)
 
@@ -67,8 +67,8 @@ class RngEmitter:
             build.store(value, target, [at], self.element)
             return []
 
-        begin = build.mul(phase.begin, _CHUNK)
-        end = build.minimum(build.mul(phase.end, _CHUNK), self.node.type.size)
+        begin = build.mul(phase.begin, self.chunk)
+        end = build.minimum(build.mul(phase.end, self.chunk), self.node.type.size)
         build.for_loop(begin, end, step)
 
     def _number(self, words: Words, a: ir.Value, b: ir.Value) -> ir.Value:

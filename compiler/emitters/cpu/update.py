@@ -34,7 +34,8 @@ from gristmill.compiler.graph import Node
 STRIP = 32
 
 
-def _same_buffer(lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+def same_buffer(lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """Whether two memrefs start at one address."""
     pointers = [memref.ExtractAlignedPointerAsIndexOp(x).result for x in (lhs, rhs)]
     return arith.CmpIOp(arith.CmpIPredicate.eq, *pointers).result
 
@@ -47,7 +48,7 @@ def copy_phase(frame: KernelFrame, pairs: Sequence[tuple[int, int]]) -> None:
     def body(phase: PhaseFrame) -> None:
         for (argument, result), array in zip(pairs, arrays, strict=True):
             source, target = phase.arguments[argument], phase.results[result]
-            different = arith.XOrIOp(_same_buffer(source, target), _true()).result
+            different = arith.XOrIOp(same_buffer(source, target), _true()).result
             with build.if_then(different):
                 _copy_range(phase, build.flatten(source), build.flatten(target), array.size)
 

@@ -10,9 +10,7 @@ blocks as fill the device some times over and strides over the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-
-from mlir import ir
+from collections.abc import Sequence
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -23,15 +21,10 @@ from gristmill.compiler.emitters.cpu.loop import (
     linear_source,
     loop_cost,
 )
+from gristmill.compiler.emitters.gpu.elements import launch_items
 from gristmill.compiler.emitters.gpu.frame import BUFFER_ALIGNMENT, GpuFrame, LaunchFrame
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.target import GpuTarget
-
-#: Threads of one block.
-BLOCK = 256
-
-#: Times the resident threads of the device that a grid has at most: enough to balance, few enough to start quickly.
-WAVES = 4
 
 #: Cost (tenths of a nanosecond on a CPU core) of an element from which a thread computes one element only.
 DEAR = 200
@@ -40,9 +33,9 @@ DEAR = 200
 class LoopEmitter:
     """Compiles a fusion of elementwise, data-movement and generic operations; see the module docstring."""
 
-    def __init__(self, source: FusionSource):
+    def __init__(self, source: FusionSource, kind: str = "loop"):
         assert isinstance(source.target, GpuTarget)
-        self.source, self.target = source, source.target
+        self.source, self.target, self.kind = source, source.target, kind
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
@@ -52,15 +45,13 @@ class LoopEmitter:
         size = math.prod(shape)
         if not size:
             frame.launch(lambda _: None)
-            return frame.finish("loop")
+            return frame.finish(self.kind)
         width = self._width(shape)
-        threads = -(-size // width)
-        block = min(BLOCK, -(-threads // 32) * 32)
-        most = WAVES * self.target.max_threads // block
-        grid = min(-(-threads // block), most)
         body = self._linear if is_elementwise(graph) else self._general
-        frame.launch(lambda launch: self._each(launch, threads, width, body), (grid,), (block,))
-        return frame.finish("loop", size * element_cost(graph), inplace_pairs(graph))
+        launch_items(
+            frame, size // width, lambda launch, item: body(launch, build.mul(item, width), width)
+        )
+        return frame.finish(self.kind, size * element_cost(graph), inplace_pairs(graph))
 
     def _width(self, shape: Sequence[int]) -> int:
         """Consecutive elements of one thread."""
@@ -75,34 +66,6 @@ class LoopEmitter:
         while width > 1 and math.prod(shape) // width < enough // 8:
             width //= 2  # a small result is better spread over the device
         return max(1, width)
-
-    def _each(
-        self,
-        launch: LaunchFrame,
-        threads: int,
-        width: int,
-        body: Callable[[LaunchFrame, Index, int], None],
-    ) -> None:
-        """Run ``body(launch, first, width)`` for each ``width`` elements."""
-        stride = launch.grid[0] * launch.block[0]
-        thread = launch.global_thread()
-
-        def step(position: Index) -> None:
-            with launch.elemental.scope():
-                body(launch, build.mul(position, width), width)
-
-        if stride == threads:
-            step(thread)
-        elif stride > threads:
-            with build.if_then(build.less(thread, threads)):
-                step(thread)
-        else:
-
-            def turn(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                step(iv)
-                return []
-
-            build.for_loop(thread, threads, turn, step=stride)
 
     def _linear(self, launch: LaunchFrame, first: Index, width: int) -> None:
         """Elements ``first`` to ``first + width``; every buffer is read at the linear index."""

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from functools import partial
 
 from gristmill.compiler.emitters.cpu.frame import FusionSource
-from gristmill.compiler.emitters.gpu.fft import FftEmitter
+from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
+from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
 from gristmill.compiler.emitters.gpu.column import ColumnEmitter
+from gristmill.compiler.emitters.gpu.concatenate import ConcatenateEmitter
+from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
+from gristmill.compiler.emitters.gpu.transpose import TransposeEmitter
 from gristmill.compiler.emitters.kernel import KernelEmitter
 from gristmill.compiler.emitters.registry import EMITTERS
 
@@ -19,7 +23,13 @@ from gristmill.compiler.emitters.registry import EMITTERS
 GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     **{kind: partial(TaskEmitter, emitter) for kind, emitter in EMITTERS.items()},
     "loop": LoopEmitter,
+    "pooling": partial(LoopEmitter, kind="pooling"),
     "row": RowEmitter,
     "fft": FftEmitter,
     "column": ColumnEmitter,
+    "transpose": TransposeEmitter,
+    "concatenate": ConcatenateEmitter,
+    # One counter or number a thread.
+    "rng": partial(TaskEmitter, partial(RngEmitter, chunk=1)),
+    "rng_bit_generator": partial(TaskEmitter, partial(RngBitGeneratorEmitter, chunk=1)),
 }

@@ -31,8 +31,8 @@ from gristmill.runtime.program import align_up
 #: Threads of one block.
 BLOCK = 64
 
-#: Threads of one launch at most: further tasks are taken in turn.
-MOST_THREADS = 16 * 1024
+#: Threads of one launch at most, without scratch memory and with: further tasks are taken in turn.
+MOST_THREADS, MOST_WITH_SCRATCH = 256 * 1024, 16 * 1024
 
 #: Shares into which an emitter divides work that it divides by the number of threads.
 MOST_SHARES = 256
