@@ -9,6 +9,7 @@ do not span are independent tasks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mlir import ir
 from mlir.dialects import arith
@@ -22,6 +23,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     PhaseFrame,
     worth_splitting,
 )
+from gristmill.compiler.emitters.elemental import Elemental
 from gristmill.compiler.emitters.elemental.contraction import loop_nest, window_position
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
@@ -88,44 +90,58 @@ class SelectAndScatterEmitter:
 
     def _visit(self, phase: PhaseFrame, index: list[Index]) -> None:
         """Scatter the source value at ``index``."""
-        e, shape = phase.elemental, self.operand.shape
-        ones = [1] * len(shape)
-
-        def element(window: list[Index], carried: list[ir.Value]) -> list[ir.Value]:
-            found, position, selected = carried
-            at, conditions = window_position(
-                index,
-                window,
-                self.strides,
-                ones,
-                self.low,
-                ones,
-                shape,
-                self.window,
-                self.values.shape,
-            )
-            candidate = e.value(self.operand, at)
-            inside = build.constant(_PRED, True)
-            for condition in conditions:
-                inside = both(inside, condition)
-            keeps = both(found, e.call(self.node.symbol("select"), [selected, candidate])[0])
-            takes = both(inside, _not(keeps))
-            here = build.index_value(build.linearize(at, shape))
-            return [
-                either(found, inside),
-                choose(takes, here, position),
-                choose(takes, candidate, selected),
-            ]
-
-        first = e.value(self.operand, [0] * len(shape))
-        initial = [build.constant(_PRED, False), build.index_value(0), first]
-        found, position, _ = loop_nest(e, self.window, initial, element)
+        e = phase.elemental
+        found, position = selected_position(e, self.node, index)
         with build.if_then(found), e.scope():
-            at = build.delinearize(position, shape)
+            at = build.delinearize(position, self.operand.shape)
             old = build.load(phase.results[0], at, self.node.type.element)
             value = e.value(self.values, index)
             new = e.call(self.node.symbol("scatter"), [old, value])[0]
             phase.store(0, new, at, self.node.type)
+
+
+def selected_position(
+    e: Elemental, node: Node, index: Sequence[Index]
+) -> tuple[ir.Value, ir.Value]:
+    """What the window at ``index`` of a ``select_and_scatter`` selects.
+
+    Returns whether some element of the window is inside the operand, and the linear position (``index``) of the
+    selected one.
+    """
+    operand, values, _ = node.operands
+    shape, ones = operand.shape, [1] * operand.type.rank
+    window = node.dims("window_dimensions")
+
+    def element(offsets: list[Index], carried: list[ir.Value]) -> list[ir.Value]:
+        found, position, selected = carried
+        at, conditions = window_position(
+            index,
+            offsets,
+            node.dims("window_strides"),
+            ones,
+            node.dims("padding_low"),
+            ones,
+            shape,
+            window,
+            values.shape,
+        )
+        candidate = e.value(operand, at)
+        inside = build.constant(_PRED, True)
+        for condition in conditions:
+            inside = both(inside, condition)
+        keeps = both(found, e.call(node.symbol("select"), [selected, candidate])[0])
+        takes = both(inside, _not(keeps))
+        here = build.index_value(build.linearize(at, shape))
+        return [
+            either(found, inside),
+            choose(takes, here, position),
+            choose(takes, candidate, selected),
+        ]
+
+    first = e.value(operand, [0] * len(shape))
+    initial = [build.constant(_PRED, False), build.index_value(0), first]
+    found, position, _ = loop_nest(e, window, initial, element)
+    return found, position
 
 
 def _not(condition: ir.Value) -> ir.Value:

@@ -25,7 +25,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     worth_splitting,
 )
 from gristmill.compiler.emitters.cpu.loop import CHUNK
-from gristmill.compiler.emitters.elemental.core import to_index
+from gristmill.compiler.emitters.cpu.scatter_problem import ScatterProblem
 from gristmill.compiler.emitters.elemental.movement import clamped_starts
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
@@ -133,18 +133,15 @@ class ScatterEmitter:
     def __init__(self, source: FusionSource):
         self.source = source
         self.node: Node = source.graph.results[0]
-        self.count = len(self.node.siblings)
-        operands = self.node.operands
-        self.inputs, self.indices = operands[: self.count], operands[self.count]
-        self.updates = operands[self.count + 1 : 2 * self.count + 1]
-        self.captures = operands[2 * self.count + 1 :]
+        self.problem = ScatterProblem(self.node)
+        self.inputs, self.updates = self.problem.inputs, self.problem.updates
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         roots = self.source.graph.results
         pairs = [(self.inputs[root.result].result, n) for n, root in enumerate(roots)]
         frame = KernelFrame(self.source, noalias=False)
-        assert len(roots) == self.count, "the fusion pass keeps every result of a scatter"
+        assert len(roots) == self.problem.count, "the fusion pass keeps every result of a scatter"
         copy_phase(frame, pairs)
         if self.updates[0].type.size and self.inputs[0].type.size:
             tasks = -(-self._strip_extent() // STRIP)
@@ -155,13 +152,12 @@ class ScatterEmitter:
 
     def _strip_extent(self) -> int:
         """Extent of the dimension that tasks are strips of: the window's minor one, if there is a window."""
-        window = self.node.dims("update_window_dims")
+        window = self.problem.window
         return self.updates[0].shape[window[-1]] if window else 1
 
     def _apply(self, phase: PhaseFrame) -> None:
         shape = self.updates[0].shape
-        window = self.node.dims("update_window_dims")
-        outer = [d for d in range(len(shape)) if d not in window]
+        window, outer = self.problem.window, self.problem.batch
         extent = self._strip_extent()
         low: Index = 0
         high: Index = extent
@@ -170,7 +166,7 @@ class ScatterEmitter:
             high = build.minimum(build.mul(phase.end, STRIP), extent)
 
         def batch(values: list[Index]) -> None:
-            starts = self._starts(phase, values)
+            starts = self.problem.starts(phase.elemental, values)
 
             def line(major: list[Index]) -> None:
                 self._line(phase, starts, values, major, low, high)
@@ -189,81 +185,37 @@ class ScatterEmitter:
         high: Index,
     ) -> None:
         """Apply one line of a window; whether its other dimensions are inside the input is asked once."""
-        window = self.node.dims("update_window_dims")
+        problem, window = self.problem, self.problem.window
         base = list(starts)
-        for d, offset in zip(self._window_dims(), major, strict=False):
+        for d, offset in zip(problem.window_dims(), major, strict=False):
             base[d] = build.add(base[d], offset)
         if not window:
-            with _guard(self._inside(base, range(len(base)))), phase.elemental.scope():
-                self._update(phase, base, self._update_index(batch, []))
+            with _guard(problem.inside(base, range(len(base)))), phase.elemental.scope():
+                self._update(phase, base, problem.update_index(batch, []))
             return
-        minor = self._window_dims()[-1]
+        minor = problem.window_dims()[-1]
         others = [d for d in range(len(base)) if d != minor]
 
         def column(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
                 at = list(base)
                 at[minor] = build.add(at[minor], iv)
-                index = self._update_index(batch, [*major, iv])
-                with _guard(self._inside(at, [minor])):
+                index = problem.update_index(batch, [*major, iv])
+                with _guard(problem.inside(at, [minor])):
                     self._update(phase, at, index)
             return []
 
-        with _guard(self._inside(base, others)), phase.elemental.scope():
+        with _guard(problem.inside(base, others)), phase.elemental.scope():
             build.for_loop(low, high, column)
-
-    def _window_dims(self) -> list[int]:
-        """Input dimensions that window offsets are added to, in window order."""
-        node = self.node
-        skipped = {*node.dims("inserted_window_dims"), *node.dims("input_batching_dims")}
-        return [d for d in range(len(self.inputs[0].shape)) if d not in skipped]
-
-    def _inside(self, at: list[Index], dims: Sequence[int]) -> ir.Value | None:
-        """Whether ``at`` is inside the input in ``dims``; ``None`` where it cannot be outside."""
-        inside: ir.Value | None = None
-        indexed = set(self.node.dims("scatter_dims_to_operand_dims"))
-        for d in dims:
-            if d not in indexed:
-                continue  # a plain window or batching index: within the extent by the operation's rules
-            extent = self.inputs[0].shape[d]
-            for condition in (build.at_least(at[d], 0), build.less(at[d], extent)):
-                inside = condition if inside is None else arith.AndIOp(inside, condition).result
-        return inside
-
-    def _starts(self, phase: PhaseFrame, batch: list[Index]) -> list[Index]:
-        """Where this scatter index's window starts in the input (``full_start_index`` + batching index)."""
-        node, e = self.node, phase.elemental
-        result: list[Index] = [0] * len(self.inputs[0].shape)
-        vector_dim = node.integer("index_vector_dim")
-        for position, d in enumerate(node.dims("scatter_dims_to_operand_dims")):
-            at = list(batch)
-            if vector_dim < len(self.indices.shape):
-                at.insert(vector_dim, position)
-            result[d] = to_index(self.indices.type.element, e.value(self.indices, at))
-        batching = zip(
-            node.dims("input_batching_dims"),
-            node.dims("scatter_indices_batching_dims"),
-            strict=True,
-        )
-        for d, start_dim in batching:
-            result[d] = batch[start_dim - (1 if start_dim > vector_dim else 0)]
-        return result
 
     def _update(self, phase: PhaseFrame, at: list[Index], update_index: list[Index]) -> None:
         """Combine one element of every update into the inputs at ``at``."""
         e = phase.elemental
         old = [build.load(phase.results[n], at, x.type.element) for n, x in enumerate(self.inputs)]
         new = [e.value(x, update_index) for x in self.updates]
-        values = e.call(self.node.symbol("to_apply"), [*old, *new], self.captures)
+        values = e.call(self.node.symbol("to_apply"), [*old, *new], self.problem.captures)
         for n, (value, x) in enumerate(zip(values, self.inputs, strict=True)):
             phase.store(n, value, at, x.type)
-
-    def _update_index(self, batch: list[Index], window: list[Index]) -> list[Index]:
-        where = self.node.dims("update_window_dims")
-        outer, inner = iter(batch), iter(window)
-        return [
-            next(inner) if d in where else next(outer) for d in range(len(self.updates[0].shape))
-        ]
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from gristmill.compiler.emitters.gpu.concatenate import ConcatenateEmitter
 from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
+from gristmill.compiler.emitters.gpu.select_and_scatter import SelectAndScatterEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
 from gristmill.compiler.emitters.gpu.transpose import TransposeEmitter
+from gristmill.compiler.emitters.gpu.update import ScatterEmitter, UpdateEmitter
 from gristmill.compiler.emitters.kernel import KernelEmitter
 from gristmill.compiler.emitters.registry import EMITTERS
 
@@ -29,6 +31,9 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "column": ColumnEmitter,
     "transpose": TransposeEmitter,
     "concatenate": ConcatenateEmitter,
+    "update": UpdateEmitter,
+    "scatter": ScatterEmitter,
+    "select_and_scatter": SelectAndScatterEmitter,
     # One counter or number a thread.
     "rng": partial(TaskEmitter, partial(RngEmitter, chunk=1)),
     "rng_bit_generator": partial(TaskEmitter, partial(RngBitGeneratorEmitter, chunk=1)),
