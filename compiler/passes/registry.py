@@ -30,6 +30,7 @@ PASSES: dict[str, str] = _table(
     ("dce-hlo", "dce_hlo:DceHloPass"),
     ("hoist-products", "hoist_products:HoistProductsPass"),
     ("unroll-loops", "unroll_loops:UnrollLoopsPass"),
+    ("rewrite-sigmoids", "rewrite_sigmoids:RewriteSigmoidsPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),
     ("order-effects", "order_effects:OrderEffectsPass"),
     ("fuse", "fuse:FusePass"),

@@ -48,7 +48,7 @@ UNARY: dict[str, tuple[Callable[[Array], Array], Callable[..., object], float, f
     "exponential_minus_one": (np.expm1, mpmath.expm1, 1.1, 1.1),
     "log": (np.log, mpmath.log, 1.0, 1.0),
     "log_plus_one": (np.log1p, mpmath.log1p, 1.0, 1.0),
-    "logistic": (_logistic, _logistic_mp, 1.6, 1.6),
+    "logistic": (_logistic, _logistic_mp, 2.5, 2.5),
     "rsqrt": (lambda x: 1 / np.sqrt(x), lambda x: 1 / mpmath.sqrt(x), 0.6, 0.6),
     "sine": (np.sin, mpmath.sin, 0.6, 0.9),
     "sqrt": (np.sqrt, mpmath.sqrt, 0.5, 0.5),
