@@ -200,14 +200,14 @@ class _Program:
         with make_context(), ir.Location.unknown():
             module = ir.Module.parse(header(target.triple, True, body))
             self._code = link([to_object(module, target)])
-        kinds = [ctypes.c_void_p] * 4 + [ctypes.c_int64]
+        kinds = [ctypes.c_void_p] * 4 + [ctypes.c_int64, ctypes.c_void_p]
         self._function = ctypes.CFUNCTYPE(None, *kinds)(self._code.address(ENTRY))
 
     def __call__(
         self, inputs: list[int], outputs: list[int], integers: list[int], threads: int
     ) -> None:
         tables = [(ctypes.c_int64 * max(1, len(t)))(*t) for t in (inputs, outputs, integers)]
-        self._function(*tables, None, threads)
+        self._function(*tables, None, threads, None)  # no custom calls: no context
 
 
 @lru_cache(maxsize=32)

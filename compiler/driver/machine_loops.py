@@ -16,7 +16,7 @@ CHAINS = 12
 
 _ARGUMENTS = (
     "%thread: i64, %threads: i64, %inputs: !llvm.ptr, %outputs: !llvm.ptr, %integers: !llvm.ptr, "
-    "%arena: !llvm.ptr, %state: !llvm.ptr"
+    "%arena: !llvm.ptr, %state: !llvm.ptr, %context: !llvm.ptr"
 )
 _HEAD = f"""
 llvm.func internal @gristmill_body({_ARGUMENTS}) attributes {{passthrough = ["noinline"]}} {{
