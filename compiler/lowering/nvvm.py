@@ -16,7 +16,7 @@ from mlir.passmanager import PassManager
 
 from gristmill.compiler.lowering.kernels import lowering_error
 
-#: Everything but the ``gpu`` dialect.
+#: Everything but the ``gpu`` and ``vector`` dialects.
 _TO_LLVM: tuple[str, ...] = (
     "canonicalize",
     "cse",
@@ -27,12 +27,11 @@ _TO_LLVM: tuple[str, ...] = (
     "expand-strided-metadata",
     "lower-affine",
     "convert-scf-to-cf",
-    "convert-vector-to-llvm{reassociate-fp-reductions=false}",
     "convert-complex-to-llvm",
     "convert-math-to-llvm",
 )
 
-#: The ``gpu`` dialect and what is left.
+#: The ``gpu`` dialect and what is left, ``vector`` included: only here workgroup memory has an address space.
 _TO_NVVM: tuple[str, ...] = (
     "convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=true}",
     "convert-ub-to-llvm",

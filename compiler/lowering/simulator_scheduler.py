@@ -40,6 +40,10 @@ RESUME, STATE, EXCHANGES, BARRIERS, THREAD, BLOCK, SLOTS, SHARED, SHADOW, REPORT
 FRAME = 80
 RECORD_BYTES = 256
 FRAME_BYTES = RECORD_BYTES - FRAME
+
+#: Bytes before a frame that does not fit its record, and its alignment: that of the widest vectors.
+HEADER_BYTES = 64
+
 SLOT_BYTES = 64
 WARP_SLOT_BYTES = 2 * 32 * SLOT_BYTES
 
@@ -59,11 +63,21 @@ module {{
   }}
 
   // Frames that did not fit their record: a doubly linked list, so that those of abandoned threads can be freed.
+  // Each lies {HEADER_BYTES} bytes, where the list and the address to free are, after a multiple of that: LLVM keeps
+  // vectors in them as widely aligned as they are.
   llvm.func @gristmill_sim_allocate(%bytes: i32) -> !llvm.ptr {{
-    %header = llvm.mlir.constant(16 : i64) : i64
+    %extra = llvm.mlir.constant({2 * HEADER_BYTES} : i64) : i64
+    %before = llvm.mlir.constant({HEADER_BYTES - 1} : i64) : i64
+    %mask = llvm.mlir.constant({-HEADER_BYTES} : i64) : i64
     %wide = llvm.zext %bytes : i32 to i64
-    %total = llvm.add %wide, %header : i64
-    %node = llvm.call @malloc(%total) : (i64) -> !llvm.ptr
+    %total = llvm.add %wide, %extra : i64
+    %raw = llvm.call @malloc(%total) : (i64) -> !llvm.ptr
+    %address = llvm.ptrtoint %raw : !llvm.ptr to i64
+    %end = llvm.add %address, %before : i64
+    %start = llvm.and %end, %mask : i64
+    %node = llvm.inttoptr %start : i64 to !llvm.ptr
+    %memory = llvm.getelementptr %node[16] : (!llvm.ptr) -> !llvm.ptr, i8
+    llvm.store %raw, %memory : !llvm.ptr, !llvm.ptr
     %head = llvm.mlir.addressof @frames : !llvm.ptr
     %null = llvm.mlir.zero : !llvm.ptr
     %next = llvm.load %head : !llvm.ptr -> !llvm.ptr
@@ -78,14 +92,14 @@ module {{
     llvm.br ^done
   ^done:
     llvm.store %node, %head : !llvm.ptr, !llvm.ptr
-    %frame = llvm.getelementptr %node[16] : (!llvm.ptr) -> !llvm.ptr, i8
+    %frame = llvm.getelementptr %node[{HEADER_BYTES}] : (!llvm.ptr) -> !llvm.ptr, i8
     llvm.return %frame : !llvm.ptr
   }}
 
   llvm.func @gristmill_sim_free(%frame: !llvm.ptr) {{
     %null = llvm.mlir.zero : !llvm.ptr
-    %node = llvm.getelementptr %frame[-16] : (!llvm.ptr) -> !llvm.ptr, i8
-    %back = llvm.getelementptr %frame[-8] : (!llvm.ptr) -> !llvm.ptr, i8
+    %node = llvm.getelementptr %frame[{-HEADER_BYTES}] : (!llvm.ptr) -> !llvm.ptr, i8
+    %back = llvm.getelementptr %frame[{8 - HEADER_BYTES}] : (!llvm.ptr) -> !llvm.ptr, i8
     %next = llvm.load %node : !llvm.ptr -> !llvm.ptr
     %previous = llvm.load %back : !llvm.ptr -> !llvm.ptr
     %head = llvm.mlir.addressof @frames : !llvm.ptr
@@ -99,7 +113,9 @@ module {{
     llvm.store %previous, %link : !llvm.ptr, !llvm.ptr
     llvm.br ^done
   ^done:
-    llvm.call @free(%node) : (!llvm.ptr) -> ()
+    %memory = llvm.getelementptr %node[16] : (!llvm.ptr) -> !llvm.ptr, i8
+    %raw = llvm.load %memory : !llvm.ptr -> !llvm.ptr
+    llvm.call @free(%raw) : (!llvm.ptr) -> ()
     llvm.return
   }}
 
@@ -112,7 +128,7 @@ module {{
       scf.condition(%some)
     }} do {{
       %first = llvm.load %head : !llvm.ptr -> !llvm.ptr
-      %frame = llvm.getelementptr %first[16] : (!llvm.ptr) -> !llvm.ptr, i8
+      %frame = llvm.getelementptr %first[{HEADER_BYTES}] : (!llvm.ptr) -> !llvm.ptr, i8
       llvm.call @gristmill_sim_free(%frame) : (!llvm.ptr) -> ()
       scf.yield
     }}

@@ -60,10 +60,10 @@ class DotFusionEmitter:
         ]
         e = Elemental(graph, sources, self.source.functions)
         e.bind(self.node, scalar_source(value))
-        return [e.value(root, _matching(root, self.node, index)) for root in graph.results]
+        return [e.value(root, matching_index(root, self.node, index)) for root in graph.results]
 
 
-def _matching(root: Node, node: Node, index: Sequence[Index]) -> list[Index]:
+def matching_index(root: Node, node: Node, index: Sequence[Index]) -> list[Index]:
     """``index`` of ``node`` as an index of ``root``, whose unit dimensions may lie elsewhere."""
     real = iter([i for i, size in zip(index, node.shape, strict=True) if size != 1])
     return [0 if size == 1 else next(real) for size in root.shape]

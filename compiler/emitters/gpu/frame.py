@@ -97,19 +97,29 @@ class LaunchFrame:
         gpu.BarrierOp()
 
     def shared(self, shape: Sequence[int], kind: ir.Type) -> ir.Value:
-        """A memref in workgroup memory, one for each block, uninitialised."""
+        """A memref in workgroup memory, one for each block, uninitialised, aligned like buffers."""
         space = ir.Attribute.parse("#gpu.address_space<workgroup>")
         memref = ir.MemRefType.get(list(shape), kind, memory_space=space)
         self.shared_bytes += math.prod(shape) * type_bytes(kind)
-        count = self.function.attributes
-        number = (
-            ir.IntegerAttr(count["workgroup_attributions"]).value
-            if "workgroup_attributions" in count
-            else 0
+        attributes = self.function.attributes
+        aligned = ir.Attribute.parse(f"{{llvm.align = {BUFFER_ALIGNMENT} : i64}}")
+        before = (
+            list(ir.ArrayAttr(attributes["workgroup_attrib_attrs"]))
+            if "workgroup_attrib_attrs" in attributes
+            else []
         )
+        attributes["workgroup_attrib_attrs"] = ir.ArrayAttr.get([*before, aligned])
         i64 = ir.IntegerType.get_signless(64)
-        count["workgroup_attributions"] = ir.IntegerAttr.get(i64, number + 1)
+        attributes["workgroup_attributions"] = ir.IntegerAttr.get(i64, len(before) + 1)
         return self.function.entry_block.add_argument(memref, ir.Location.unknown())
+
+    def reside(self, blocks: int) -> None:
+        """Ask for code with so few registers that ``blocks`` blocks fit a multiprocessor, but with all of those.
+
+        Without it the assembler guesses, and may spill registers for a residency that nobody needs.
+        """
+        i32 = ir.IntegerType.get_signless(32)
+        self.function.attributes["nvvm.minctasm"] = ir.IntegerAttr.get(i32, blocks)
 
     def shuffle(
         self, value: ir.Value, offset: int, mode: str = "xor", width: int = WARP
