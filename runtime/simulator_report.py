@@ -29,7 +29,8 @@ REPORT_WORDS = 8
     OUT_OF_BOUNDS,
     RACE,
     UNINITIALISED,
-) = range(7)
+    TOO_MANY_COPIES,
+) = range(8)
 
 
 def describe(report: Sequence[int]) -> str:
@@ -54,6 +55,8 @@ def describe(report: Sequence[int]) -> str:
         )
     if code == UNINITIALISED:
         return f"{where}: byte {value} of the block's shared memory was never written"
+    if code == TOO_MANY_COPIES:
+        return f"{where}: {value} asynchronous copies or groups are running, the simulator keeps {other}"
     return f"unknown fault {code}"
 
 

@@ -15,6 +15,7 @@ from mlir import ir
 from mlir.passmanager import PassManager
 
 from gristmill.compiler.lowering.kernels import lowering_error
+from gristmill.compiler.lowering.nvvm_mma import convert_products
 
 #: Everything but the ``gpu`` and ``vector`` dialects.
 _TO_LLVM: tuple[str, ...] = (
@@ -68,6 +69,7 @@ def lower_to_nvvm(module: ir.Module) -> None:
     Raises ``LoweringError`` naming the operation that failed; the module is then in an unspecified state.
     """
     with module.context:
+        convert_products(module)
         for number, pipeline in enumerate(NVVM_PIPELINES):
             if number == 1:
                 _call_intrinsics(module)

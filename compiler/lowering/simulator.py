@@ -26,7 +26,7 @@ from mlir import ir
 from mlir.dialects import arith, func, llvm
 
 from gristmill.compiler.emitters.gpu.frame import type_bytes
-from gristmill.compiler.lowering import simulator_checks
+from gristmill.compiler.lowering import simulator_async, simulator_checks, simulator_mma
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.lowering.simulator_scheduler import (
     AT_BARRIER,
@@ -71,8 +71,7 @@ def to_simulator(module: ir.Module, checks: bool = True) -> tuple[ir.Module, lis
     With ``checks`` memory accesses are checked (:mod:`.simulator_checks`). Raises ``LoweringError`` for an operation of
     the GPU dialects that the simulator does not know.
     """
-    # On the CPU workgroup memory is memory like any other.
-    plain = ir.Module.parse(str(module).replace(_WORKGROUP, ""), module.context)
+    source = ir.Module.parse(str(module), module.context)
     result = ir.Module.create(loc=ir.Location.unknown(module.context))
     kernels: list[SimulatedKernel] = []
     with module.context, ir.Location.unknown():
@@ -80,16 +79,18 @@ def to_simulator(module: ir.Module, checks: bool = True) -> tuple[ir.Module, lis
             pointer = ir.Type.parse("!llvm.ptr")
             i64 = ir.IntegerType.get_signless(64)
             func.FuncOp(_WAIT, ([pointer, i64], []), visibility="private")
-        if checks:
-            simulator_checks.declare(result)
-        for view in plain.body.operations:
+        simulator_checks.declare(result)
+        simulator_async.declare(result)
+        for view in source.body.operations:
             if view.operation.name != "gpu.module":
                 continue
             for inner in list(view.operation.regions[0].blocks[0].operations):
                 if inner.operation.name == "gpu.func":
-                    kernels.append(_Thread(inner.operation, result).convert(checks))
+                    kernels.append(_Thread(inner.operation, result, checks).convert())
                 else:
                     result.body.append(inner.operation.clone())
+        # On the CPU workgroup memory is memory like any other.
+        result = ir.Module.parse(str(result).replace(_WORKGROUP, ""))
         lower_to_llvm_dialect(result)
     return result, kernels
 
@@ -102,12 +103,13 @@ def thread_function(kernel: str) -> str:
 class _Thread:
     """Turns one ``gpu.func`` into the function of one thread."""
 
-    def __init__(self, function: ir.Operation, module: ir.Module):
-        self.source, self.module = function, module
+    def __init__(self, function: ir.Operation, module: ir.Module, checks: bool):
+        self.source, self.module, self.checks = function, module, checks
         self.name = symbol_name(function)
         self.suspends = False
+        self.queue: ir.Value | None = None
 
-    def convert(self, checks: bool) -> SimulatedKernel:
+    def convert(self) -> SimulatedKernel:
         """Append the thread's function to the module."""
         block = self.source.regions[0].blocks[0]
         signature = ir.TypeAttr(self.source.attributes["function_type"]).value
@@ -126,12 +128,13 @@ class _Thread:
             function.attributes["arg_attrs"] = ir.ArrayAttr.get([*given, *none])
         block.append_to(function.operation.regions[0])
         block = function.operation.regions[0].blocks[0]
+        buffers = list(block.arguments)[parameters : parameters + len(shared)]
+        self.checker = simulator_checks.Instrumenter(
+            function.operation, self.module, self.record, buffers, self.name
+        )
         self._replace(function.operation)
-        if checks:
-            buffers = list(block.arguments)[parameters : parameters + len(shared)]
-            simulator_checks.Instrumenter(
-                function.operation, self.module, self.record, buffers, self.name
-            ).run()
+        if self.checks:
+            self.checker.run()
         offset = 0
         places: list[int] = []
         for kind in shared:
@@ -287,6 +290,12 @@ _RULES: dict[str, Callable[[_Thread, ir.Operation], list[ir.Value]]] = {
     "gpu.barrier": _barrier,
     "gpu.shuffle": _shuffle,
     "gpu.return": _return,
+    "nvgpu.ldmatrix": simulator_mma.ldmatrix,
+    "nvgpu.mma.sync": simulator_mma.mma,
+    "nvvm.convert.float.to.tf32": simulator_mma.to_tf32,
+    "nvgpu.device_async_copy": simulator_async.start,
+    "nvgpu.device_async_create_group": simulator_async.close_group,
+    "nvgpu.device_async_wait": simulator_async.wait,
 }
 
 

@@ -28,6 +28,7 @@ relies on an order that nothing guarantees is found out.
 
 from __future__ import annotations
 
+from gristmill.compiler.lowering.simulator_queue import QUEUE_FUNCTIONS
 from gristmill.runtime.simulator_report import (
     DIVERGENT_BARRIER,
     DIVERGENT_EXCHANGE,
@@ -591,5 +592,5 @@ module {{
     }}
     return
   }}
-}}
+{QUEUE_FUNCTIONS}}}
 """

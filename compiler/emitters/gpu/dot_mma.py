@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from mlir import ir
-from mlir.dialects import arith, memref, nvgpu, vector
+from mlir.dialects import arith, memref, nvgpu, nvvm, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -115,7 +115,10 @@ class _Tiles:
         self.transposed = operand.along == "free" and self.nbytes == 2
         self.shape = (self.depth, rows) if self.transposed else (rows, self.depth)
         direct = self.transposed or operand.along == "k"
-        self.is_async = direct and operand.width * self.nbytes in _ASYNC_BYTES
+        # A group of copies must have one from every thread: the text of an empty group cannot be read back.
+        self.is_async = (
+            direct and operand.width * self.nbytes in _ASYNC_BYTES and self.share.is_even
+        )
         where = ir.MemRefType(space.type).memory_space
         shape = [STAGES * self.shape[0], self.shape[1]]
         target = ir.MemRefType.get(shape, self.kind, memory_space=where)
@@ -196,7 +199,8 @@ class _Tiles:
             free = build.add(first, build.add(build.mul(by_row, 8), row))
         kind = ir.VectorType.get([4, 4 // self.nbytes], self.kind)
         where = [build.index_value(i) for i in self.place(stage, free, k_at)]
-        return nvgpu.LdMatrixOp(kind, self.memory, where, self.transposed, 4).result
+        fragments = nvgpu.LdMatrixOp(kind, self.memory, where, self.transposed, 4).result
+        return _to_tf32(fragments) if self.operand.element.name == "f32" else fragments
 
 
 class _Block:
@@ -225,8 +229,8 @@ class _Block:
         group: ir.Value | None = None
         for ahead in range(STAGES - 1):
             step = build.add(self.position.step, ahead)
-            self._put(ahead, self._fetch(step, ahead))
-            group = self._commit()
+            group = self._copy(step, ahead)
+            self._put(ahead, self._fetch(step))
         kind = ir.VectorType.get([2], self.sum)
         count = tile.warp_rows // _ROWS * (tile.warp_columns // _COLUMNS)
         sums = [vectors.zero_like(kind)] * (2 * count)
@@ -237,9 +241,9 @@ class _Block:
             self.launch.barrier()
             ahead = build.add(number, STAGES - 1)
             stage = build.mod(ahead, STAGES)
-            values = self._fetch(build.add(self.position.step, ahead), stage)
-            if group is not None:
-                self._commit()
+            step = build.add(self.position.step, ahead)
+            self._copy(step, stage)
+            values = self._fetch(step)
             sums = self._multiply(build.mod(number, STAGES), sums)
             self._put(stage, values)
             return sums
@@ -252,27 +256,24 @@ class _Block:
             lambda band: self._stage(band, sums),
         )  # fmt: skip
 
-    def _commit(self) -> ir.Value | None:
-        """Close the group of the copies started since the last; None when there are never any."""
-        if not any(side.is_async for side in self.sides):
-            return None
-        return nvgpu.DeviceAsyncCreateGroupOp([]).result
+    def _copy(self, step: Index, stage: Index) -> ir.Value | None:
+        """Start the asynchronous copies of a step, as one group; None when there are none."""
+        tokens = [
+            side.copy(self.launch, self.position.batch, chunk, step, stage)
+            for side, chunks in zip(self.sides, self.chunks, strict=True)
+            for chunk in chunks
+            if side.is_async
+        ]
+        return nvgpu.DeviceAsyncCreateGroupOp(tokens).result if tokens else None
 
-    def _fetch(self, step: Index, stage: Index) -> list[list[ir.Value]]:
-        """Start the copies of a step; returns what goes through registers instead."""
-        result: list[list[ir.Value]] = []
-        for side, chunks in zip(self.sides, self.chunks, strict=True):
-            values: list[ir.Value] = []
-            for chunk in chunks:
-                if not side.is_async:
-                    values.append(side.read(self.launch, self.position.batch, chunk, step))
-                elif chunk.exists is None:
-                    side.copy(self.launch, self.position.batch, chunk, step, stage)
-                else:
-                    with build.if_then(chunk.exists):
-                        side.copy(self.launch, self.position.batch, chunk, step, stage)
-            result.append(values)
-        return result
+    def _fetch(self, step: Index) -> list[list[ir.Value]]:
+        """The thread's share of what goes through registers, by operand."""
+        return [
+            []
+            if side.is_async
+            else [side.read(self.launch, self.position.batch, chunk, step) for chunk in chunks]
+            for side, chunks in zip(self.sides, self.chunks, strict=True)
+        ]
 
     def _put(self, stage: Index, values: list[list[ir.Value]]) -> None:
         for side, chunks, fetched in zip(self.sides, self.chunks, values, strict=True):
@@ -334,11 +335,25 @@ class _Block:
                 vectors.store(value, self.stage, where)
 
 
+def _to_tf32(fragments: ir.Value) -> ir.Value:
+    """Rounded to nearest; the multiplier alone would cut off the low bits."""
+    kind, i32 = ir.VectorType(fragments.type), ir.IntegerType.get_signless(32)
+    rounding = ir.Attribute.parse("#nvvm.fp_rnd_mode<rna>")
+    words = [
+        nvvm.ConvertFloatToTF32Op(
+            i32, vector.ExtractOp(fragments, [], [number, 0]).result, rnd=rounding
+        ).result
+        for number in range(kind.shape[0])
+    ]
+    values = [arith.BitcastOp(kind.element_type, word).result for word in words]
+    return vector.FromElementsOp(kind, values).result
+
+
 def _half(fragments: ir.Value, number: int) -> ir.Value:
     """Two of four fragments."""
     kind = ir.VectorType(fragments.type)
-    parts = [vector.ExtractOp(fragments, [], [2 * number + i]).result for i in range(2)]
     result = vectors.zero_like(ir.VectorType.get([2, kind.shape[1]], kind.element_type))
-    for i, part in enumerate(parts):
+    for i in range(2):
+        part = vector.ExtractOp(fragments, [], [2 * number + i]).result
         result = vector.InsertOp(part, result, [], [i]).result
     return result

@@ -183,6 +183,11 @@ class TileShare:
             result.append(Chunk(free, k, exists))
         return result
 
+    @property
+    def is_even(self) -> bool:
+        """Whether every thread fetches the same number of chunks."""
+        return self.free * self.depth // self.operand.width % self.threads == 0
+
     def conditions(self, chunk: Chunk, free: Index, k: Index) -> list[ir.Value]:
         """When a chunk at ``(free, k)`` of the operand lies inside it."""
         found = [] if chunk.exists is None else [chunk.exists]
