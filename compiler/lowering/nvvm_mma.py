@@ -66,7 +66,9 @@ def _product(op: ir.Operation) -> ir.Value:
 
 def _registers(fragment: ir.Value) -> list[ir.Value]:
     """The fragment's 4-byte registers."""
-    count = ir.VectorType(fragment.type).shape[0]
-    i32 = ir.IntegerType.get_signless(32)
-    words = vector.BitCastOp(ir.VectorType.get([count, 1], i32), fragment).result
-    return [vector.ExtractOp(words, [], [number, 0]).result for number in range(count)]
+    word = ir.VectorType.get([1], ir.IntegerType.get_signless(32))
+    result: list[ir.Value] = []
+    for number in range(ir.VectorType(fragment.type).shape[0]):
+        register = vector.ExtractOp(fragment, [], [number]).result
+        result.append(vector.ExtractOp(vector.BitCastOp(word, register).result, [], [0]).result)
+    return result
