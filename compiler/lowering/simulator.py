@@ -192,9 +192,22 @@ class _Thread:
         return llvm.GEPOp(pointer, base, dynamic, static, byte, None).result
 
     def exchange(self, values: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Show ``values`` to the warp; returns a function from a lane (i64) to that lane's values.
+        """Show ``values`` to the warp; returns a function from a lane (i64) to that lane's values."""
+        slots = self.show(values)
 
-        Slots are used in turn, two sets of them: a lane that is ahead writes the other set.
+        def of_lane(lane: ir.Value) -> list[ir.Value]:
+            return [
+                llvm.LoadOp(value.type, place, alignment=8).result
+                for value, place in zip(values, self._slot(slots, lane, values), strict=True)
+            ]
+
+        return of_lane
+
+    def show(self, values: list[ir.Value]) -> ir.Value:
+        """Show ``values`` to the warp; returns where: the slot of lane 0, of ``SLOT_BYTES`` as each lane's.
+
+        A value takes a multiple of 8 bytes. Slots are used in turn, two sets of them: a lane that is ahead writes the
+        other set.
         """
         i64 = ir.IntegerType.get_signless(64)
         sizes = [type_bytes(value.type) for value in values]
@@ -208,27 +221,20 @@ class _Thread:
         slots = self._at(
             self.field(SLOTS, ir.Type.parse("!llvm.ptr")), arith.MulIOp(parity, half).result
         )
-        stride = arith.ConstantOp(i64, SLOT_BYTES).result
-
-        def slot(lane: ir.Value) -> list[ir.Value]:
-            base, offset = self._at(slots, arith.MulIOp(lane, stride).result), 0
-            places: list[ir.Value] = []
-            for size in sizes:
-                places.append(self._at(base, offset))
-                offset += -(-size // 8) * 8
-            return places
-
-        for value, place in zip(values, slot(self.lane()), strict=True):
+        for value, place in zip(values, self._slot(slots, self.lane(), values), strict=True):
             llvm.StoreOp(value, place, alignment=8)
         self.wait(AT_EXCHANGE)
+        return slots
 
-        def of_lane(lane: ir.Value) -> list[ir.Value]:
-            return [
-                llvm.LoadOp(value.type, place, alignment=8).result
-                for value, place in zip(values, slot(lane), strict=True)
-            ]
-
-        return of_lane
+    def _slot(self, slots: ir.Value, lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        """Where a lane's values are."""
+        stride = arith.ConstantOp(ir.IntegerType.get_signless(64), SLOT_BYTES).result
+        base, offset = self._at(slots, arith.MulIOp(lane, stride).result), 0
+        places: list[ir.Value] = []
+        for value in values:
+            places.append(self._at(base, offset))
+            offset += -(-type_bytes(value.type) // 8) * 8
+        return places
 
     def lane(self) -> ir.Value:
         """The thread's number in its warp, i64."""

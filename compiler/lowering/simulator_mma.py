@@ -21,7 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import arith, func, llvm, vector
+
+from gristmill.compiler.lowering.simulator_scheduler import SLOT_BYTES
 
 #: Lanes that hold one row of A (one column of B).
 _QUAD = 4
@@ -33,8 +35,10 @@ _ROW_BYTES = 16
 class Warp(Protocol):
     """What the rules need of the thread being converted."""
 
-    def exchange(self, values: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Show values to the warp; returns a function from a lane to that lane's values."""
+    module: ir.Module
+
+    def show(self, values: list[ir.Value]) -> ir.Value:
+        """Show values to the warp; returns the address of lane 0's, ``SLOT_BYTES`` before those of the next."""
         ...
 
     def lane(self) -> ir.Value:
@@ -49,51 +53,94 @@ def ldmatrix(thread: Warp, op: ir.Operation) -> list[ir.Value]:
     of row ``g`` from ``4 t`` on; transposed, the 16-bit elements ``2 t`` and ``2 t + 1`` of column ``g``.
     """
     result = ir.VectorType(op.results[0].type)
-    count, per_register = result.shape
-    element = result.element_type
+    count, p = result.shape
+    kind = ir.VectorType.get([_ROW_BYTES // (4 // p)], result.element_type)
     buffer, *index = op.operands
-    lanes = ir.VectorType.get([_ROW_BYTES // (4 // per_register)], element)
-    row = vector.LoadOp(lanes, buffer, index).result
-    of_lane = thread.exchange([row])
-    group, within = _split(thread.lane())
-    transpose = ir.BoolAttr(op.attributes["transpose"]).value
-    registers: list[ir.Value] = []
-    for matrix in range(count):
-        if transpose:
-            rows = [_plus(_times(within, 2), 8 * matrix + e) for e in range(2)]
-            parts = [_element(of_lane(r)[0], group) for r in rows]
-        else:
-            (data,) = of_lane(_plus(group, 8 * matrix))
-            first = _times(within, per_register)
-            parts = [_element(data, _plus(first, e)) for e in range(per_register)]
-        registers += parts
-    return [vector.FromElementsOp(result, registers).result]
+    slots = thread.show([vector.LoadOp(kind, buffer, index).result])
+    transposed = ir.BoolAttr(op.attributes["transpose"]).value
+
+    def body(slots: ir.Value, lane: ir.Value) -> ir.Value:
+        group, within = _split(lane)
+        parts: list[ir.Value] = []
+        for matrix in range(count):
+            if transposed:
+                rows = [_plus(_times(within, 2), 8 * matrix + e) for e in range(2)]
+                parts += [_element(_of_lane(slots, row, 0, kind), group) for row in rows]
+            else:
+                data = _of_lane(slots, _plus(group, 8 * matrix), 0, kind)
+                parts += [_element(data, _plus(_times(within, p), e)) for e in range(p)]
+        return vector.FromElementsOp(flat, parts).result
+
+    flat = ir.VectorType.get([count * p], result.element_type)
+    name = f"ldmatrix_{count}_{result.element_type}{'_transposed' if transposed else ''}"
+    value = _call(thread, name, [slots, thread.lane()], flat, body)
+    return [vector.ShapeCastOp(result, value).result]
 
 
 def mma(thread: Warp, op: ir.Operation) -> list[ir.Value]:
     """PTX ISA, "Warp-level matrix multiply-and-accumulate instruction: mma" (see the module docstring)."""
     a, b, c = op.operands
     kind = ir.VectorType(c.type)
-    p = ir.VectorType(a.type).shape[1]
-    of_lane = thread.exchange([_flat(a), _flat(b)])
-    group, within = _split(thread.lane())
-    quads = [_plus(_times(group, _QUAD), t) for t in range(_QUAD)]
-    rows = [of_lane(lane)[0] for lane in quads]
-    results: list[ir.Value] = []
-    columns: list[list[ir.Value]] = []
-    for e in range(2):
-        column = _plus(_times(within, 2), e)
-        columns.append([of_lane(_plus(_times(column, _QUAD), t))[1] for t in range(_QUAD)])
-    for half in range(2):
+    factor, p = ir.VectorType(a.type).element_type, ir.VectorType(a.type).shape[1]
+    left, right = (ir.VectorType.get([registers * p], factor) for registers in (4, 2))
+    flat = ir.VectorType.get([4], kind.element_type)
+    slots = thread.show([vector.ShapeCastOp(left, a).result, vector.ShapeCastOp(right, b).result])
+
+    def body(slots: ir.Value, lane: ir.Value, sums: ir.Value) -> ir.Value:
+        group, within = _split(lane)
+        quad = range(_QUAD)
+        rows = [_of_lane(slots, _plus(_times(group, _QUAD), t), 0, left) for t in quad]
+        columns: list[list[ir.Value]] = []
         for e in range(2):
-            total = vector.ExtractOp(c, [], [half, e]).result
-            for k_half in range(2):
-                for t in range(_QUAD):
-                    left = _part(rows[t], (2 * k_half + half) * p, p, kind.element_type)
-                    right = _part(columns[e][t], k_half * p, p, kind.element_type)
-                    total = _accumulate(total, left, right)
-            results.append(total)
-    return [vector.FromElementsOp(kind, results).result]
+            first = _times(_plus(_times(within, 2), e), _QUAD)
+            columns.append([_of_lane(slots, _plus(first, t), _ROW_BYTES, right) for t in quad])
+        results: list[ir.Value] = []
+        for half in range(2):
+            for e in range(2):
+                total = vector.ExtractOp(sums, [], [2 * half + e]).result
+                for k_half in range(2):
+                    for t in quad:
+                        x = _part(rows[t], (2 * k_half + half) * p, p, kind.element_type)
+                        y = _part(columns[e][t], k_half * p, p, kind.element_type)
+                        total = _accumulate(total, x, y)
+                results.append(total)
+        return vector.FromElementsOp(flat, results).result
+
+    sums = vector.ShapeCastOp(flat, c).result
+    value = _call(thread, f"mma_{factor}", [slots, thread.lane(), sums], flat, body)
+    return [vector.ShapeCastOp(kind, value).result]
+
+
+def _call(
+    thread: Warp,
+    name: str,
+    arguments: list[ir.Value],
+    result: ir.Type,
+    body: Callable[..., ir.Value],
+) -> ir.Value:
+    """Call a function, made of ``body`` when the module has none of that name yet.
+
+    Not inlined: a kernel has many such operations, and what surrounds a suspension point is dear to compile.
+    """
+    name = f"gristmill_sim_{name}"
+    if name not in ir.SymbolTable(thread.module.operation):
+        kinds = [argument.type for argument in arguments]
+        with ir.InsertionPoint(thread.module.body), ir.Location.unknown():
+            function = func.FuncOp(name, (kinds, [result]), visibility="private")
+            noinline = ir.ArrayAttr.get([ir.StringAttr.get("noinline")])
+            function.attributes["passthrough"] = noinline
+            block = function.add_entry_block()
+        with ir.InsertionPoint(block), ir.Location.unknown():
+            func.ReturnOp([body(*block.arguments)])
+    return func.CallOp([result], name, arguments).result
+
+
+def _of_lane(slots: ir.Value, lane: ir.Value, offset: int, kind: ir.VectorType) -> ir.Value:
+    """What a lane shows, ``offset`` bytes into its slot."""
+    pointer, byte = ir.Type.parse("!llvm.ptr"), ir.IntegerType.get_signless(8)
+    where = _plus(_times(lane, SLOT_BYTES), offset)
+    place = llvm.GEPOp(pointer, slots, [where], [-(1 << 31)], byte, None).result
+    return llvm.LoadOp(kind, place, alignment=8).result
 
 
 def to_tf32(thread: Warp, op: ir.Operation) -> list[ir.Value]:
@@ -129,12 +176,6 @@ def _part(data: ir.Value, first: int, count: int, sums: ir.Type) -> list[ir.Valu
     mask = _constant(i32, -0x2000)
     bits = [arith.BitcastOp(i32, value).result for value in values]
     return [arith.BitcastOp(sums, arith.AndIOp(x, mask).result).result for x in bits]
-
-
-def _flat(fragment: ir.Value) -> ir.Value:
-    kind = ir.VectorType(fragment.type)
-    flat = ir.VectorType.get([kind.shape[0] * kind.shape[1]], kind.element_type)
-    return vector.ShapeCastOp(flat, fragment).result
 
 
 def _split(lane: ir.Value) -> tuple[ir.Value, ir.Value]:

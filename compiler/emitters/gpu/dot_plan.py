@@ -58,7 +58,7 @@ _FULL = 2
 _BUSY = 256
 
 #: SIMT tiles: block rows, columns, depth, thread rows, columns.
-_SIMT_TILES = (
+SIMT_TILES = (
     SimtTile(128, 128, 8, 8, 8),
     SimtTile(128, 64, 8, 8, 4),
     SimtTile(64, 128, 8, 4, 8),
@@ -107,7 +107,7 @@ def _mma(product: Product, target: GpuTarget) -> Iterator[Tiling]:
 
 def _simt(product: Product, target: GpuTarget) -> Iterator[Tiling]:
     nbytes = product.accumulate.nbytes
-    for tile in _SIMT_TILES:
+    for tile in SIMT_TILES:
         if tile.thread_rows * tile.thread_columns * nbytes > _SUM_BYTES:
             continue
         if tile.shared_bytes(nbytes) <= target.shared_bytes:

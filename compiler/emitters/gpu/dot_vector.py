@@ -15,7 +15,7 @@ from mlir import ir
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.dot_build import widen
-from gristmill.compiler.emitters.gpu import vectors
+from gristmill.compiler.emitters.gpu import vectors, warp
 from gristmill.compiler.emitters.gpu.dot_tiles import Cut, Product, put_sums
 from gristmill.compiler.emitters.gpu.frame import WARP, LaunchFrame
 from gristmill.compiler.target import GpuTarget
@@ -86,7 +86,13 @@ def emit_rows(launch: LaunchFrame, product: Product, cut: Cut) -> None:
         ]
 
     sums = build.for_loop(first, last, step, [zero] * product.n, step=cut.depth)
-    totals = [_across_warp(launch, _sum(total)) for total in sums]
+    totals = warp.reduce_lanes(
+        launch,
+        [_sum(total) for total in sums],
+        lambda a, b: [vectors.plus(x, y) for x, y in zip(a, b, strict=True)],
+        WARP,
+        ordered=False,
+    )
     if share > 1:
         totals = _across_block(launch, totals, kind, cut.rows, share, row, part)
     leader = build.equal(lane, 0)
@@ -124,15 +130,6 @@ def _sum(value: ir.Value) -> ir.Value:
     for part in rest:
         first = vectors.plus(first, part)
     return first
-
-
-def _across_warp(launch: LaunchFrame, value: ir.Value) -> ir.Value:
-    """The sum over the lanes of the warp."""
-    offset = WARP // 2
-    while offset:
-        value = vectors.plus(value, launch.shuffle(value, offset))
-        offset //= 2
-    return value
 
 
 def _across_block(
@@ -195,7 +192,7 @@ def emit_columns(launch: LaunchFrame, product: Product, cut: Cut) -> None:
         totals: list[ir.Value] = []
         for n in range(product.n):
             total = vectors.load(memory, [0, n, thread], 1)
-            for warp in range(1, _WARPS):
-                total = vectors.plus(total, vectors.load(memory, [warp, n, thread], 1))
+            for other in range(1, _WARPS):
+                total = vectors.plus(total, vectors.load(memory, [other, n, thread], 1))
             totals.append(total)
         put_sums(launch, product, cut, split, totals, batch, row, 0)
