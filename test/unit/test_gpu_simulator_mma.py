@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulator's warp matrix operations and asynchronous copies, by the PTX ISA's formulas, and seeded mistakes.
 
-Which element of a matrix a lane holds is written here a second time, from the formulas of PTX ISA 8.7, "Matrix fragments
-for mma.m16n8k8 / .m16n8k16 / .m16n8k32" and the figures of "ldmatrix", independent of the simulator's rules.
+Which element of a matrix a lane holds is written here a second time, from the formulas of PTX ISA 8.7, "Matrix
+fragments for mma.m16n8k8 / .m16n8k16 / .m16n8k32" and the figures of "ldmatrix", independent of the simulator's rules.
 """
 
 from __future__ import annotations
