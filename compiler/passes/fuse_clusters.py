@@ -224,6 +224,8 @@ class Clustering:
 
     def _start(self, node: Node) -> Cluster:
         live = [s for s in node.siblings if s.users or s in self._live_results]
+        if node.kind == "scatter":  # each operand is updated in the buffer of its result
+            live = node.siblings
         cluster = Cluster(node, roots=live)
         cluster.domain = [size for size in node.shape if size != 1]
         cluster.kind = ROOT_KINDS.get(node.kind, "loop")

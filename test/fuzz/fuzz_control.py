@@ -1,17 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control flow of random programs: nested blocks that use values from outside."""
+"""Control flow of random programs: nested blocks that use values from outside, and functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+import fuzz_bits
+import fuzz_complex
+import fuzz_dynamic
 import fuzz_elementwise
+import fuzz_foreign
+import fuzz_indexing
 import fuzz_movement
 import fuzz_reductions
+import fuzz_windows
 from fuzz_elementwise import merged
-from fuzz_scope import Scope, region
-from fuzz_values import Value, is_complex, is_float, is_integer
+from fuzz_scope import Scope, dims, region
+from fuzz_values import UNROUNDED, Value, is_float, is_integer
+
+COMMON = (
+    fuzz_elementwise.FAMILIES,
+    fuzz_elementwise.FAMILIES,
+    fuzz_movement.FAMILIES,
+    fuzz_movement.FAMILIES,
+    fuzz_reductions.FAMILIES,
+    fuzz_indexing.FAMILIES,
+    fuzz_windows.FAMILIES,
+    fuzz_complex.FAMILIES,
+    fuzz_bits.FAMILIES,
+    fuzz_dynamic.FAMILIES,
+)
 
 
 def grow(scope: Scope, steps: int) -> None:
@@ -20,15 +39,11 @@ def grow(scope: Scope, steps: int) -> None:
         if scope.counter.budget <= 0:
             return
         scope.counter.budget -= 1
-        families = [
-            fuzz_elementwise.FAMILIES,
-            fuzz_elementwise.FAMILIES,
-            fuzz_movement.FAMILIES,
-            fuzz_movement.FAMILIES,
-            fuzz_reductions.FAMILIES,
-        ]
+        families = [*COMMON]
         if scope.depth < 2:
             families.append(FAMILIES)
+        if scope.depth == 0:
+            families.append(fuzz_foreign.FAMILIES)
         family = scope.choose.of(scope.choose.of(families))
         scope.values.extend(family(scope))
 
@@ -58,7 +73,7 @@ def settled(scope: Scope, value: Value) -> Value | None:
     """``value`` made small whole numbers, which loops may carry for ever; ``None`` when that would jump."""
     if is_integer(value.element) or value.element == "i1":
         return value
-    if not is_float(value.element) or not value.exact or is_complex(value.element):
+    if not is_float(value.element) or not value.exact or value.element in UNROUNDED:
         return None
     value = scope.clamped(value, -4, 4)
     return scope.one("round_nearest_even", [value], replace(value, bound=4.0, grid=0))
@@ -89,4 +104,53 @@ def loop(scope: Scope) -> list[Value]:
     return scope.op("while", [start, *initial], arguments, "", f"{condition}, {inside}")[1:]
 
 
-FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (branches, loop)
+def _function(scope: Scope, results: int) -> tuple[str, list[Value], list[Value]]:
+    """A further function: its name, the operands to call it with, and what it returns."""
+    operands = [scope.choose.of(scope.values[::-1]) for _ in range(scope.choose.integer(1, 2))]
+    arguments = [replace(value, name=scope.counter.fresh()) for value in operands]
+    inner = Scope(scope.choose, scope.counter, list(arguments), scope.depth + 1)
+    grow(inner, scope.choose.integer(0, 4))
+    returned = inner.values[-results:]
+    name = f"@f{len(scope.counter.functions)}"
+    header = ", ".join(f"{a.name}: {a.type}" for a in arguments)
+    kinds = ", ".join(r.type for r in returned)
+    names = ", ".join(r.name for r in returned)
+    body = "".join(f"    {line}\n" for line in inner.lines)
+    scope.counter.functions.append(
+        f"  func.func private {name}({header}) -> ({kinds}) {{\n{body}"
+        f'    "func.return"({names}) : ({kinds}) -> ()\n  }}\n'
+    )
+    scope.counter.used.update(value.name for value in returned)
+    return name, operands, returned
+
+
+def call(scope: Scope) -> list[Value]:
+    """A call of a function."""
+    name, operands, results = _function(scope, scope.choose.integer(1, 2))
+    return scope.op("func.call", operands, results, f"callee = {name}")
+
+
+def composite(scope: Scope) -> list[Value]:
+    """An operation that a function is the meaning of."""
+    name, operands, results = _function(scope, scope.choose.integer(1, 2))
+    text = f'name = "fuzz.any", decomposition = {name}, composite_attributes = {{n = 1 : i32}}'
+    return scope.op("composite", operands, results, text)
+
+
+def mapped(scope: Scope) -> list[Value]:
+    """A ``map`` of a few elementwise operations over one or two values."""
+    first = scope.choose.of(scope.values[::-1])
+    values = [first]
+    if scope.choose.coin():
+        values.append(scope.fit(scope.choose.of(scope.values[::-1]), first.shape))
+    arguments = [replace(value, name=scope.counter.fresh(), shape=()) for value in values]
+    body = Scope(scope.choose, scope.counter, list(arguments), 2)
+    for _ in range(scope.choose.integer(1, 4)):
+        body.values.extend(scope.choose.of(fuzz_elementwise.FAMILIES)(body))
+    result = body.values[-1]
+    inside = region(body, arguments, [result], body.lines)
+    text = dims("dimensions", range(len(first.shape)))
+    return scope.op("map", values, [replace(result, shape=first.shape)], text, inside)
+
+
+FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (branches, loop, call, composite, mapped)

@@ -9,17 +9,20 @@ from dataclasses import dataclass, replace
 
 from fuzz_scope import Scope
 from fuzz_values import (
-    COMPLEX,
     FLOATS,
-    INTEGERS,
     MANTISSA,
     NARROW,
+    SMALLEST,
+    UNROUNDED,
     Value,
     epsilon,
     is_complex,
     is_float,
     is_integer,
+    limit,
+    overflows,
     part,
+    range_of,
     width,
 )
 
@@ -83,7 +86,7 @@ def unary(scope: Scope) -> list[Value]:
         names += [] if value.element.startswith("u") else ["abs", "sign"]
         return [scope.one(scope.choose.of(names), [value], value)]
     names = ["negate", "abs"]
-    if value.exact:
+    if value.exact and value.element not in UNROUNDED:
         names += ["sign", "floor", "ceil", "round_nearest_even", "round_nearest_afz"]
     name = scope.choose.of(names)
     result = value
@@ -112,7 +115,7 @@ def _integer_binary(scope: Scope, left: Value, right: Value) -> Value:
             "maximum", [right, scope.fit(scope.constant(left.element, 1), left.shape)], right
         )
     if name.startswith("shift"):
-        mask = scope.constant(left.element, min(width(left.element), 8) - 1)
+        mask = scope.constant(left.element, 2 * width(left.element) - 1)  # too far as well
         right = scope.one("and", [right, scope.fit(mask, left.shape)], right)
     return scope.one(name, [left, right], left)
 
@@ -142,6 +145,8 @@ def _float_binary(scope: Scope, left: Value, right: Value) -> Value:
             return scope.one(name, [left, right], replace(left, bound=bound, grid=None, wild=wild))
     else:
         bound, error = a + b, left.error + right.error
+    if overflows(left.element, bound):
+        return left
     return scope.arithmetic(
         name, [left, right], left.element, left.shape, bound=bound, error=error, grid=grid
     )
@@ -245,16 +250,18 @@ def convert(scope: Scope) -> list[Value]:
         if is_integer(element):
             if not value.exact:
                 return []
-            low = 0 if element.startswith("u") else -4
-            return [scope.one("convert", [scope.clamped(value, low, 4)], plain)]
-        if (element in NARROW or value.element in NARROW) and (value.wild or value.bound > 8):
+            low, high = max(range_of(element)[0], -4), min(range_of(element)[1], 4)
+            return [scope.one("convert", [scope.clamped(value, low, high)], plain)]
+        if (element in NARROW or value.element in NARROW) and value.wild:
+            return []
+        if value.bound > limit(element):
             return []
         return [_to_float(scope, value, element)]
     if not is_float(part(element)):
         return [scope.one("convert", [value], plain)]
     if is_integer(value.element):
-        ends = (0, 7) if value.element.startswith("u") else (-7, 7)
-        value = scope.clamped(value, *ends)
+        high = min(7, int(limit(element)))
+        value = scope.clamped(value, 0 if value.element.startswith("u") else -high, high)
     result = replace(plain, bound=7.0 if value.element != "i1" else 1.0)
     return [scope.one("convert", [value], result)]
 
@@ -263,74 +270,11 @@ def _to_float(scope: Scope, value: Value, element: str) -> Value:
     """To another real or complex type: the one rounding is the same everywhere."""
     mantissa = MANTISSA[part(element)]
     fits = value.grid is not None and value.bound <= 2.0 ** (mantissa + value.grid)
+    fits = fits and value.grid is not None and value.grid >= SMALLEST.get(element, value.grid)
     error = value.error + (0 if value.error == 0 else epsilon(element) * value.bound)
     grid = value.grid if fits and value.error == 0 else None
     result = replace(value, element=element, error=error, grid=grid, bound=value.bound * 1.1)
     return scope.tame(scope.one("convert", [value], result))
-
-
-def reduce_precision(scope: Scope) -> list[Value]:
-    """Rounding to fewer bits."""
-    value = scope.find(lambda v: v.element in FLOATS)
-    if value is None:
-        return []
-    bits = scope.choose.integer(1, MANTISSA[value.element] - 1)
-    text = f"exponent_bits = 5 : i32, mantissa_bits = {bits} : i32"
-    error = value.error + (2.0**-bits * value.bound * 2 if value.error else 0)
-    if value.grid is None and value.error == 0 and value.element in ("f16",):
-        return []
-    result = replace(value, error=error, bound=value.bound * 1.5)
-    if value.grid is None:
-        result = replace(result, error=error or 2.0**-14)
-    return [scope.one("reduce_precision", [value], result, text)]
-
-
-def complex_parts(scope: Scope) -> list[Value]:
-    """From real to complex numbers and back, and functions of complex numbers."""
-    element = scope.choose.of(COMPLEX)
-    value = scope.find(lambda v: v.element == element)
-    if value is None:
-        left = scope.of_type(part(element))
-        result = replace(merged(left, right := scope.pair(left)), element=element)
-        return [scope.one("complex", [left, right], result)]
-    if value.wild:
-        return [scope.one("real", [value], replace(value, element=part(element)))]
-    name = scope.choose.of(("real", "imag", "abs", "negate", "exponential", "tanh", "cosine"))
-    if name in ("real", "imag"):
-        return [scope.one(name, [value], replace(value, element=part(element)))]
-    if name == "negate":
-        return [scope.one(name, [value], value)]
-    bound, error = 1.5 * value.bound, 2 * value.error
-    if name != "abs":
-        half = scope.fit(scope.constant(element, 2.0**-10), value.shape)
-        value = scope.arithmetic(
-            "multiply",
-            [value, half],
-            element,
-            value.shape,
-            bound=value.bound / 1024,
-            error=value.error / 1024,
-        )
-        bound, error = 4.0, 8 * value.error + 8 * epsilon(element)
-    kind = part(element) if name == "abs" else element
-    return [scope.arithmetic(name, [value], kind, value.shape, bound=bound, error=error)]
-
-
-def bitcast(scope: Scope) -> list[Value]:
-    """Bits of integers as integers of the same or another width."""
-    value = scope.find(lambda v: v.element in INTEGERS and width(v.element) >= 8)
-    if value is None:
-        return []
-    element = scope.choose.of([e for e in INTEGERS if width(e) >= 8])
-    have, want = width(value.element), width(element)
-    shape = value.shape
-    if want < have:
-        shape = (*shape, have // want)
-    elif want > have:
-        if not shape or shape[-1] != want // have:
-            return []
-        shape = shape[:-1]
-    return [scope.one("bitcast_convert", [value], Value("", element, shape))]
 
 
 FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (
@@ -342,7 +286,4 @@ FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (
     convert,
     clamp,
     is_finite,
-    reduce_precision,
-    complex_parts,
-    bitcast,
 )

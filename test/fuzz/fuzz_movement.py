@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of random programs that move elements: views, slices, gathers, scatters, sorts."""
+"""Operations of random programs that move elements: views, slices, concatenations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fuzz_elementwise import merged
-from fuzz_scope import MOST_ELEMENTS, Scope, dims, region, scalar_arguments
-from fuzz_values import INTEGERS, Value, count, is_complex, is_float, is_integer, rounded
+from fuzz_scope import MOST_ELEMENTS, Scope, dims
+from fuzz_values import INTEGERS, Value, count, is_integer, range_of
 
 
 def any_value(scope: Scope, rank: int = 0) -> Value:
@@ -135,7 +135,7 @@ def iota(scope: Scope) -> list[Value]:
     element = scope.choose.of((*INTEGERS, "f32", "f64", "f16"))
     shape = scope.choose.shape((1, 3), 120)
     axis = scope.choose.integer(0, len(shape) - 1)
-    if element in ("i4", "ui4") and shape[axis] > 7:
+    if is_integer(element) and shape[axis] > range_of(element)[1]:
         return []
     result = Value("", element, shape, bound=float(shape[axis]))
     return [scope.one("iota", [], result, f"iota_dimension = {axis} : i64")]
@@ -160,125 +160,36 @@ def dynamic_update_slice(scope: Scope) -> list[Value]:
     return [scope.one("dynamic_update_slice", [value, update, *starts], merged(value, update))]
 
 
-def _index_shape(scope: Scope, batch: tuple[int, ...], vector: int) -> tuple[tuple[int, ...], int]:
-    """Shape of an index operand and its ``index_vector_dim``."""
-    if vector == 1 and scope.choose.coin():
-        return batch, len(batch)
-    at = scope.choose.integer(0, len(batch))
-    return (*batch[:at], vector, *batch[at:]), at
+def barrier(scope: Scope) -> list[Value]:
+    """Values that no optimisation sees through."""
+    values = [any_value(scope) for _ in range(scope.choose.integer(1, 2))]
+    return scope.op("optimization_barrier", values, values)
 
 
-def gather(scope: Scope) -> list[Value]:
-    """A gather of any dimension numbers without batching dimensions."""
-    value = any_value(scope, 1)
-    rank = len(value.shape)
-    if 0 in value.shape:
-        return []
-    mapped = scope.choose.permutation(rank)[: scope.choose.integer(1, rank)]
-    sizes = [
-        1 if axis in mapped and scope.choose.coin() else scope.choose.integer(1, size)
-        for axis, size in enumerate(value.shape)
+def through_tuple(scope: Scope) -> list[Value]:
+    """A value put into a tuple and taken out."""
+    values = [any_value(scope) for _ in range(scope.choose.integer(1, 3))]
+    index = scope.choose.integer(0, len(values) - 1)
+    made = replace(values[index], name=scope.counter.fresh())
+    whole = scope.counter.fresh()
+    names = ", ".join(value.name for value in values)
+    kinds = ", ".join(value.type for value in values)
+    scope.counter.used.update(value.name for value in values)
+    scope.counter.made[made.name] = made
+    scope.lines += [
+        f'{whole} = "stablehlo.tuple"({names}) : ({kinds}) -> tuple<{kinds}>',
+        f'{made.name} = "stablehlo.get_tuple_element"({whole}) <{{index = {index} : i32}}> : '
+        f"(tuple<{kinds}>) -> {made.type}",
     ]
-    collapsed = [a for a in range(rank) if sizes[a] == 1 and scope.choose.coin()]
-    batch = scope.choose.shape((0, 2), 20)
-    shape, at = _index_shape(scope, batch, len(mapped))
-    starts = scope.indices(shape, scope.choose.of(("i32", "i64", "ui8", "i8")))
-    offsets = [size for axis, size in enumerate(sizes) if axis not in collapsed]
-    places = sorted(scope.choose.permutation(len(offsets) + len(batch))[: len(offsets)])
-    result, left, right = list[int](), list(offsets), list(batch)
-    for axis in range(len(offsets) + len(batch)):
-        result.append(left.pop(0) if axis in places else right.pop(0))
-    if count(tuple(result)) > 2 * MOST_ELEMENTS:
-        return []
-    numbers = f"offset_dims = {places}, collapsed_slice_dims = {collapsed}, "
-    numbers += f"start_index_map = {mapped}, index_vector_dim = {at}"
-    text = f"dimension_numbers = #stablehlo.gather<{numbers}>, {dims('slice_sizes', sizes)}, "
-    text += "indices_are_sorted = false"
-    return [scope.one("gather", [value, starts], replace(value, shape=tuple(result)), text)]
+    return [made]
 
 
-def scatter(scope: Scope) -> list[Value]:
-    """A scatter of any dimension numbers without batching dimensions, by an operation that commutes."""
+def dimension_size(scope: Scope) -> list[Value]:
+    """The extent of a dimension."""
     value = any_value(scope, 1)
-    rank = len(value.shape)
-    if 0 in value.shape:
-        return []
-    mapped = scope.choose.permutation(rank)[: scope.choose.integer(1, rank)]
-    sizes = [scope.choose.integer(1, size) for size in value.shape]
-    inserted = [a for a in range(rank) if sizes[a] == 1 and scope.choose.coin()]
-    batch = scope.choose.shape((0, 2), 20)
-    shape, at = _index_shape(scope, batch, len(mapped))
-    window = [size for axis, size in enumerate(sizes) if axis not in inserted]
-    places = sorted(scope.choose.permutation(len(window) + len(batch))[: len(window)])
-    result, left, right = list[int](), list(window), list(batch)
-    for axis in range(len(window) + len(batch)):
-        result.append(left.pop(0) if axis in places else right.pop(0))
-    if count(tuple(result)) > 2 * MOST_ELEMENTS:
-        return []
-    updates = scope.fit(scope.of_type(value.element), tuple(result))
-    starts = scope.indices(shape)
-    name, info = _combination(scope, value, updates, count(batch))
-    numbers = f"update_window_dims = {places}, inserted_window_dims = {inserted}, "
-    numbers += f"scatter_dims_to_operand_dims = {mapped}, index_vector_dim = {at}"
-    text = (
-        f"scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, indices_are_sorted = false, "
-    )
-    text += "unique_indices = false"
-    arguments = scalar_arguments(scope, [value.element] * 2)
-    body = scope.inner()
-    # The interpreter writes into its operand, which other operations read: give it a copy.
-    value = scope.one("reverse", [value], value, dims("dimensions", []))
-    combined = arguments[1]
-    if name:
-        combined = body.one(name, arguments, Value("", value.element, ()))
-    inside = region(body, arguments, [combined], body.lines)
-    return [
-        scope.tame(v) for v in scope.op("scatter", [value, starts, updates], [info], text, inside)
-    ]
-
-
-def _combination(scope: Scope, value: Value, updates: Value, times: int) -> tuple[str, Value]:
-    """How a scatter combines: the operation (none: the update wins), and what is known of the result."""
-    names = ["add"]
-    if value.element == "i1":
-        names = ["or", "and"]
-    elif not is_complex(value.element):
-        names += ["maximum", "minimum"]
-    if times <= 1:
-        names.append("")
-    name = scope.choose.of(names)
-    info = merged(value, updates)
-    if name == "add" and not is_integer(value.element):
-        bound = value.bound + times * updates.bound
-        grid = info.grid
-        error, grid = rounded(value.element, bound, value.error + times * updates.error, grid)
-        info = replace(info, bound=bound, error=error * (1 if error == 0 else times + 1), grid=grid)
-    return name, info
-
-
-def sort(scope: Scope) -> list[Value]:
-    """A stable sort by the first of one to three operands."""
-    key = scope.find(lambda v: v.exact and not is_complex(v.element) and len(v.shape) >= 1)
-    if key is None:
-        return []
-    axis = scope.choose.integer(0, len(key.shape) - 1)
-    operands = [key]
-    for _ in range(scope.choose.integer(0, 2)):
-        other = scope.find(lambda v: True)
-        assert other is not None, "a program has arguments"
-        operands.append(scope.fit(other, key.shape))
-    arguments = scalar_arguments(scope, [o.element for o in operands for _ in range(2)])
-    body = scope.inner()
-    kind = "FLOAT" if is_float(key.element) else "SIGNED"
-    if key.element.startswith("u") or key.element == "i1":
-        kind = "UNSIGNED"
-    direction = scope.choose.of(("LT", "GT"))
-    text = f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
-    text += f"compare_type = #stablehlo<comparison_type {kind}>"
-    smaller = body.one("compare", arguments[:2], Value("", "i1", ()), text)
-    inside = region(body, arguments, [smaller], body.lines)
-    attributes = f"dimension = {axis} : i64, is_stable = true"
-    return scope.op("sort", operands, operands, attributes, inside)
+    axis = scope.choose.integer(0, len(value.shape) - 1)
+    text = f"dimension = {axis} : i64"
+    return [scope.one("get_dimension_size", [value], Value("", "i32", ()), text)]
 
 
 FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (
@@ -292,7 +203,7 @@ FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (
     iota,
     dynamic_slice,
     dynamic_update_slice,
-    gather,
-    scatter,
-    sort,
+    barrier,
+    through_tuple,
+    dimension_size,
 )

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from fuzz_control import grow
 from fuzz_scope import Chooser, Counter, Scope
-from fuzz_values import Value, is_complex, is_float, part, width
+from fuzz_values import Value, dtype, is_complex, is_float, part, width
 from hypothesis import strategies as st
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +29,8 @@ class RandomProgram:
         lines: the body without its return.
         results: the values returned.
         known: every value that was made, by name.
+        functions: the text of further functions, which the body calls.
+        restated: lines that the reference interpreter does not know, and the same in words that it does.
     """
 
     arguments: list[Value]
@@ -37,42 +38,24 @@ class RandomProgram:
     lines: list[str]
     results: list[Value]
     known: dict[str, Value]
+    functions: list[str]
+    restated: dict[str, str]
 
     def text(self) -> str:
         """The module."""
         header = ", ".join(f"{a.name}: {a.type}" for a in self.arguments)
-        return module(header, self.lines, self.results)
+        return module(header, self.lines, self.results, self.functions)
 
 
-def module(header: str, lines: list[str], results: list[Value]) -> str:
-    """A module with one function."""
+def module(header: str, lines: list[str], results: list[Value], functions: list[str]) -> str:
+    """A module with a function ``@main``, and others."""
     kinds = ", ".join(r.type for r in results)
     names = ", ".join(r.name for r in results)
     body = "\n".join(f"    {line}" for line in lines)
     return (
         f"module {{\n  func.func public @main({header}) -> ({kinds}) {{\n{body}\n"
-        f'    "func.return"({names}) : ({kinds}) -> ()\n  }}\n}}\n'
+        f'    "func.return"({names}) : ({kinds}) -> ()\n  }}\n{"".join(functions)}}}\n'
     )
-
-
-def dtype(element: str) -> np.dtype[Any]:
-    """The numpy type of an element type."""
-    if is_complex(element):
-        return np.dtype(np.complex64 if part(element) == "f32" else np.complex128)
-    if is_float(element):
-        narrow = {
-            "bf16": ml_dtypes.bfloat16,
-            "f8E4M3FN": ml_dtypes.float8_e4m3fn,
-            "f8E5M2": ml_dtypes.float8_e5m2,
-        }
-        return np.dtype(
-            narrow.get(element, f"float{element[1:]}" if element[1:].isdigit() else None)
-        )
-    if element == "i1":
-        return np.dtype(np.bool_)
-    if element in ("i4", "ui4"):
-        return np.dtype(ml_dtypes.int4 if element == "i4" else ml_dtypes.uint4)
-    return np.dtype(f"{'uint' if element.startswith('u') else 'int'}{width(element)}")
 
 
 def _numbers(choose: Chooser, value: Value, seed: int) -> tuple[Value, Array]:
@@ -89,9 +72,8 @@ def _numbers(choose: Chooser, value: Value, seed: int) -> tuple[Value, Array]:
         if choose.coin():
             low, high = max(low, -5), min(high, 6)
         whole = generator.integers(low, high, shape, np.uint64 if low == 0 else np.int64)
-        return value, whole.astype(np.int8).astype(dtype(element)) if bits == 4 else whole.astype(
-            dtype(element)
-        )
+        small = whole.astype(np.int8) if bits < 8 else whole
+        return value, small.astype(dtype(element))
     floats = generator.integers(-8, 9, shape) / 2
     if is_complex(element):
         floats = floats + 1j * generator.integers(-8, 9, shape) / 2
@@ -103,9 +85,8 @@ def _numbers(choose: Chooser, value: Value, seed: int) -> tuple[Value, Array]:
     return known, np.asarray(floats).astype(dtype(element))
 
 
-def build(draw: Callable[[Any], Any]) -> RandomProgram:
-    """Draw a program."""
-    choose = Chooser(draw)
+def build(choose: Chooser) -> RandomProgram:
+    """A program of these choices."""
     steps = choose.integer(1, MOST_OPERATIONS)
     counter = Counter(budget=steps)
     arguments: list[Value] = []
@@ -119,10 +100,19 @@ def build(draw: Callable[[Any], Any]) -> RandomProgram:
     grow(scope, steps)
     made = scope.values[len(arguments) :]
     leaves = [value for value in made if value.name not in counter.used] or scope.values[-1:]
-    return RandomProgram(arguments, inputs, scope.lines, leaves[-MOST_RESULTS:], counter.made)
+    leaves = leaves[-MOST_RESULTS:]
+    return RandomProgram(
+        arguments,
+        inputs,
+        scope.lines,
+        leaves,
+        counter.made,
+        counter.functions,
+        counter.restated,
+    )
 
 
 @st.composite
 def programs(draw: Callable[[Any], Any]) -> RandomProgram:
     """Random programs of up to :data:`MOST_OPERATIONS` operations."""
-    return build(draw)
+    return build(Chooser(lambda low, high: draw(st.integers(low, high))))

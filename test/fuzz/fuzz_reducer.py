@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from fuzz_oracle import reference
-from fuzz_programs import Array, RandomProgram, dtype
-from fuzz_values import Value, is_complex
-
-NAME = re.compile(r"%\w+")
+from fuzz_oracle import NAME, reference
+from fuzz_programs import RandomProgram
 
 
 def _made(line: str) -> list[str]:
@@ -37,20 +33,12 @@ def without_dead_code(program: RandomProgram) -> RandomProgram:
     )
 
 
-def _array(value: Value, result: Array) -> Array:
-    """An interpreter's result as an input."""
-    if is_complex(value.element):
-        result = result[..., 0] + 1j * result[..., 1]
-    return result.astype(dtype(value.element))
-
-
 def cut(program: RandomProgram, line: str) -> RandomProgram | None:
-    """``program`` with the results of one operation given as inputs; ``None`` for a constant."""
-    values = [program.known[name] for name in _made(line)]
-    if '"stablehlo.constant"' in line.partition("(")[0]:
+    """``program`` with the results of one operation given as inputs; ``None`` for a constant or a tuple."""
+    values = [program.known[name] for name in _made(line) if name in program.known]
+    if '"stablehlo.constant"' in line.partition("(")[0] or not values:
         return None
-    arrays = reference(replace(program, results=values))
-    given = [_array(value, array) for value, array in zip(values, arrays, strict=True)]
+    given = reference(replace(program, results=values))
     lines = [other for other in program.lines if other is not line]
     return without_dead_code(
         replace(

@@ -9,15 +9,13 @@ from dataclasses import replace
 from fuzz_movement import any_value
 from fuzz_scope import MOST_ELEMENTS, Scope, dims, region, scalar_arguments
 from fuzz_values import (
-    COMPLEX,
-    FLOATS,
-    INTEGERS,
     Value,
     count,
     epsilon,
     is_complex,
     is_float,
     is_integer,
+    overflows,
 )
 
 
@@ -31,7 +29,8 @@ def combining(scope: Scope, value: Value, times: int) -> tuple[str, Value] | Non
     names = ["add"] if is_complex(value.element) else ["add", "maximum", "minimum"]
     name = scope.choose.of(names)
     if name == "add":
-        return name, summed(value, times)
+        info = summed(value, times)
+        return None if overflows(value.element, info.bound) else (name, info)
     return name, replace(value, bound=max(value.bound, 4.0))
 
 
@@ -119,77 +118,62 @@ def reduce_pair(scope: Scope) -> list[Value]:
     return scope.op("reduce", [value, places, *inits], results, dims("dimensions", axes), inside)
 
 
-def _identity(scope: Scope, name: str, element: str) -> Value | None:
-    """The neutral element, where a literal of every type has it."""
-    if name in ("add", "xor", "or"):
-        return scope.constant(element, 0)
-    if name == "multiply" or element == "i1":
-        return scope.constant(element, 1)
-    if name == "maximum" and element.startswith("u"):
-        return scope.constant(element, 0)
-    if is_float(element):  # larger than all finite numbers that a program has
-        return scope.constant(
-            element, {"f8E5M2": 57344, "f8E4M3FN": 448}.get(element, 65504) * sign(name)
-        )
-    return None
+#: Associative and commutative combinations of one or two integers ``a``, ``b`` (``c``, ``d``), as steps.
+MONOIDS: dict[str, tuple[int, tuple[tuple[str, str, str], ...], tuple[str, ...]]] = {
+    "a + b + a b": (1, (("multiply", "a", "b"), ("add", "a", "b"), ("add", "0", "1")), ("2",)),
+    "a b of Gaussian integers": (
+        2,
+        (
+            ("multiply", "a", "c"),
+            ("multiply", "b", "d"),
+            ("subtract", "0", "1"),
+            ("multiply", "a", "d"),
+            ("multiply", "b", "c"),
+            ("add", "3", "4"),
+        ),
+        ("2", "5"),
+    ),
+    "the sum and the product": (2, (("add", "a", "c"), ("multiply", "b", "d")), ("0", "1")),
+    "the smaller and the larger": (
+        2,
+        (("minimum", "a", "c"), ("maximum", "b", "d")),
+        ("0", "1"),
+    ),
+}
 
 
-def sign(name: str) -> int:
-    """Of the number that loses against all others."""
-    return -1 if name == "maximum" else 1
+def reduce_any(scope: Scope) -> list[Value]:
+    """A reduction by a body of several operations, of one or two values."""
+    value = scope.find(lambda v: is_integer(v.element) and len(v.shape) >= 1)
+    if value is None:
+        return []
+    operands, steps, returned = MONOIDS[scope.choose.of(tuple(MONOIDS))]
+    values = [value, *(scope.pair(value) for _ in range(operands - 1))]
+    axes = scope.choose.subset(len(value.shape), 1)
+    kept = tuple(size for axis, size in enumerate(value.shape) if axis not in axes)
+    inits = [scope.constant(value.element, scope.choose.integer(0, 1)) for _ in values]
+    arguments = scalar_arguments(scope, [value.element] * 2 * operands)
+    body = scope.inner()
+    made = dict(zip("abcd", arguments, strict=False))
+    for index, (name, left, right) in enumerate(steps):
+        result = Value("", value.element, ())
+        made[str(index)] = body.one(name, [made[left], made[right]], result)
+    inside = region(body, arguments, [made[name] for name in returned], body.lines)
+    results = [Value("", value.element, kept) for _ in values]
+    return scope.op("reduce", [*values, *inits], results, dims("dimensions", axes), inside)
 
 
-def reduce_window(scope: Scope) -> list[Value]:
-    """A reduction over windows with strides, dilations and padding."""
-    value = any_value(scope, 1)
-    if value.size > 300:
-        return []
-    rank = len(value.shape)
-    window = [scope.choose.integer(1, 3) for _ in range(rank)]
-    strides = [scope.choose.integer(1, 2) for _ in range(rank)]
-    base = [scope.choose.integer(1, 2) for _ in range(rank)]
-    gaps = [scope.choose.integer(1, 2) for _ in range(rank)]
-    padding = [(scope.choose.integer(0, 2), scope.choose.integer(0, 2)) for _ in range(rank)]
-    shape: list[int] = []
-    for axis in range(rank):
-        size = value.shape[axis]
-        size = (size - 1) * base[axis] + 1 if size else 0
-        size += sum(padding[axis])
-        reach = (window[axis] - 1) * gaps[axis] + 1
-        shape.append((size - reach) // strides[axis] + 1 if size >= reach else 0)
-    if count(tuple(shape)) > MOST_ELEMENTS:
-        return []
-    chosen = combining(scope, value, count(tuple(window)))
-    if chosen is None:
-        return []
-    name, info = chosen
-    start = _identity(scope, name, value.element)
-    if start is None:  # padding is combined once or not at all, as the compiler likes
-        return []
-    inside = binary_region(scope, name, value.element)
-    pairs = ", ".join(f"[{low}, {high}]" for low, high in padding)
-    text = ", ".join(
-        [
-            dims("window_dimensions", window),
-            dims("window_strides", strides),
-            dims("base_dilations", base),
-            dims("window_dilations", gaps),
-            f"padding = dense<[{pairs}]> : tensor<{rank}x2xi64>",
-        ]
-    )
-    result = replace(info, shape=tuple(shape), bound=max(info.bound, 4.0))
-    if name in ("maximum", "minimum") and is_float(value.element):
-        result = replace(result, bound=65536.0)  # of windows that hold padding alone
-    return [
-        scope.tame(v) for v in scope.op("reduce_window", [value, start], [result], text, inside)
-    ]
+def precision(scope: Scope) -> str:
+    """The text of a precision attribute, or nothing."""
+    if not scope.choose.coin():
+        return ""
+    names = [scope.choose.of(("DEFAULT", "HIGH", "HIGHEST")) for _ in range(2)]
+    return f", precision_config = [{', '.join(f'#stablehlo<precision {n}>' for n in names)}]"
 
 
 def dot_general(scope: Scope) -> list[Value]:
     """A product with any batching and contracting dimensions."""
-    left = scope.find(
-        lambda v: v.element in (*FLOATS, *COMPLEX, *INTEGERS) and len(v.shape) >= 1 and not v.wild
-    )
+    left = scope.find(lambda v: v.element != "i1" and len(v.shape) >= 1 and not v.wild)
     if left is None:
         return []
     rank = len(left.shape)
@@ -227,11 +211,13 @@ def dot_general(scope: Scope) -> list[Value]:
         left.bound * right.error + right.bound * left.error + left.error * right.error
     )
     info = summed(replace(info, error=error), times)
+    if overflows(left.element, info.bound):
+        return []
     wider = {"f16": "f32", "bf16": "f32", "i8": "i32"}
     element = left.element
     if element in wider and scope.choose.coin():
         element = wider[element]
-    text = f"dot_dimension_numbers = #stablehlo.dot<{numbers}>"
+    text = f"dot_dimension_numbers = #stablehlo.dot<{numbers}>{precision(scope)}"
     return [
         scope.arithmetic(
             "dot_general",
@@ -249,6 +235,6 @@ def dot_general(scope: Scope) -> list[Value]:
 FAMILIES: tuple[Callable[[Scope], list[Value]], ...] = (
     reduce,
     reduce_pair,
-    reduce_window,
+    reduce_any,
     dot_general,
 )

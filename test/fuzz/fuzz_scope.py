@@ -18,9 +18,9 @@ from fuzz_values import (
     is_float,
     is_integer,
     limit,
+    range_of,
     rounded,
 )
-from hypothesis import strategies as st
 
 T = TypeVar("T")
 DIMENSIONS = (1, 2, 3, 5, 7, 4, 8, 17, 31, 3, 2, 1, 6, 0)
@@ -29,13 +29,17 @@ MOST_ELEMENTS = 600
 
 @dataclass
 class Chooser:
-    """Random choices; the first alternatives are those that hypothesis shrinks to."""
+    """Random choices; the first alternatives are those that hypothesis shrinks to.
 
-    draw: Callable[[Any], Any]
+    Attributes:
+        pick: a whole number between two, both included.
+    """
+
+    pick: Callable[[int, int], int]
 
     def integer(self, low: int, high: int) -> int:
         """From ``low`` to ``high``, both included."""
-        return int(self.draw(st.integers(low, high))) if high > low else low
+        return self.pick(low, high) if high > low else low
 
     def of(self, items: Sequence[T]) -> T:
         """One of ``items``."""
@@ -79,6 +83,8 @@ class Counter:
     budget: int = 30
     used: set[str] = field(default_factory=set[str])
     made: dict[str, Value] = field(default_factory=dict[str, Value])
+    functions: list[str] = field(default_factory=list[str])
+    restated: dict[str, str] = field(default_factory=dict[str, str])
 
     def fresh(self) -> str:
         """A new SSA name."""
@@ -120,9 +126,8 @@ class Scope:
         to = ", ".join(value.type for value in named)
         properties = f" <{{{attributes}}}>" if attributes else ""
         body = f" ({regions})" if regions else ""
-        self.lines.append(
-            f'{left} = "stablehlo.{name}"({used}){properties}{body} : ({kinds}) -> ({to})'
-        )
+        full = name if "." in name else f"stablehlo.{name}"
+        self.lines.append(f'{left} = "{full}"({used}){properties}{body} : ({kinds}) -> ({to})')
         return named
 
     def one(
@@ -133,6 +138,8 @@ class Scope:
 
     def constant(self, element: str, value: float) -> Value:
         """A rank-0 constant."""
+        if is_integer(element):
+            value = min(max(value, range_of(element)[0]), range_of(element)[1])
         text = str(int(value))
         if element == "i1":
             text = "true" if value else "false"

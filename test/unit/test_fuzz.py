@@ -60,6 +60,22 @@ FOUND = {
       : (tensor<2x1x1x8xi32>, tensor<i32>) -> tensor<2x1x1xi32>
     return %2, %4 : tensor<2x1x8x1xi32>, tensor<2x1x1xi32>
   }""",
+    "one of the results of a scatter": """
+  func.func @main(%0: tensor<2x8xi32>) -> tensor<2x8xi32> {
+    %at = stablehlo.constant dense<[[1], [0], [1]]> : tensor<3x1xi64>
+    %new = stablehlo.constant dense<5> : tensor<3x8xi32>
+    %1:2 = "stablehlo.scatter"(%0, %0, %at, %new, %new) <{
+      scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+        scatter_dims_to_operand_dims = [0], index_vector_dim = 1>
+    }> ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+      %2 = stablehlo.add %a, %c : tensor<i32>
+      %3 = stablehlo.xor %b, %d : tensor<i32>
+      stablehlo.return %2, %3 : tensor<i32>, tensor<i32>
+    }) : (tensor<2x8xi32>, tensor<2x8xi32>, tensor<3x1xi64>, tensor<3x8xi32>, tensor<3x8xi32>)
+      -> (tensor<2x8xi32>, tensor<2x8xi32>)
+    return %1#1 : tensor<2x8xi32>
+  }""",
     "a predicate that is a reshaped vector": """
   func.func @main(%0: tensor<2x8xi32>, %1: tensor<1xi1>) -> tensor<2x8xi32> {
     %2 = stablehlo.reshape %1 : (tensor<1xi1>) -> tensor<i1>
@@ -126,6 +142,33 @@ def test_rows_that_read_other_rows(name: str) -> None:
     array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     (want,) = evaluate(text, array)
     np.testing.assert_allclose(gristmill.compile(text)(array), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("other", ["map", "rng"])
+def test_deprecated_operations_beside_others(other: str) -> None:
+    """StableHLO's pass that rewrites deprecated operations fails at ``map`` and ``rng`` unless told not to."""
+    lines = {
+        "map": """%2 = "stablehlo.map"(%1) <{dimensions = array<i64: 0, 1>}> ({
+    ^bb0(%a: tensor<f32>):
+      %n = stablehlo.negate %a : tensor<f32>
+      stablehlo.return %n : tensor<f32>
+    }) : (tensor<2x2xf32>) -> tensor<2x2xf32>""",
+        "rng": """%low = stablehlo.constant dense<-1.0> : tensor<f32>
+    %shape = stablehlo.constant dense<2> : tensor<2xi64>
+    %noise = stablehlo.rng %low, %low, %shape, distribution = UNIFORM
+      : (tensor<f32>, tensor<f32>, tensor<2xi64>) -> tensor<2x2xf32>
+    %2 = stablehlo.multiply %1, %noise : tensor<2x2xf32>""",
+    }
+    text = f"""module {{
+  func.func @main(%0: tensor<2x3xf32>, %y: tensor<3x2xf32>) -> tensor<2x2xf32> {{
+    %1 = stablehlo.dot %0, %y : (tensor<2x3xf32>, tensor<3x2xf32>) -> tensor<2x2xf32>
+    {lines[other]}
+    return %2 : tensor<2x2xf32>
+  }}
+}}
+"""
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(gristmill.compile(text)(x, y), -(x @ y))
 
 
 def test_empty_results_are_not_computed() -> None:

@@ -119,31 +119,45 @@ class ColumnEmitter:
         low: Index,
         high: Index,
     ) -> None:
-        """Accumulate rows ``[low, high)`` of the first reduced dimension."""
+        """Accumulate rows ``[low, high)`` of the first reduced dimension.
+
+        The only block starts with the initial value; several start with their first element, for
+        the initial value, which need not be neutral, is combined once.
+        """
         e = phase.elemental
         reducer = reducer_of(e, self.node)
-        inputs, initial, _ = reduce_operands(self.node)
-        start = reducer.enter([e.value(x, ()) for x in initial])
+        inputs, _, _ = reduce_operands(self.node)
+        inner = self.reduced[1:]
+        origin: list[Index] = [*batch, low, *(0 for _ in inner)]
 
         def elements(at: list[Index]) -> list[ir.Value]:
             return reducer.enter([e.value(x, at) for x in inputs])
 
-        def over_rows(body: LoopBody, carried: Sequence[ir.Value]) -> list[ir.Value]:
-            def first(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-                with e.scope():
-                    return loop_nest(
-                        e, self.reduced[1:], values, lambda at, v: body([*batch, iv, *at], v)
-                    )
+        def start(column: list[Index]) -> list[ir.Value]:
+            return self._initial(e) if self.blocks == 1 else elements([*origin, *column])
 
-            return build.for_loop(low, high, first, carried)
+        def over_rows(body: LoopBody, carried: Sequence[ir.Value]) -> list[ir.Value]:
+            def rest_of_first(iv: ir.Value, values: list[ir.Value]) -> Sequence[ir.Value]:
+                with e.scope():
+                    return body([*batch, low, *build.delinearize(iv, inner)], values)
+
+            def row(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+                with e.scope():
+                    return loop_nest(e, inner, values, lambda at, v: body([*batch, iv, *at], v))
+
+            if self.blocks == 1:
+                return build.for_loop(low, high, row, carried)
+            if math.prod(inner) > 1:
+                carried = build.for_loop(1, math.prod(inner), rest_of_first, carried)
+            return build.for_loop(build.add(low, 1), high, row, carried)
 
         if not self.kept:
-            final = over_rows(lambda at, v: reducer.combine(v, elements(at)), start)
+            final = over_rows(lambda at, v: reducer.combine(v, elements(at)), start([]))
             self._put(views, final, (task, 0))
             return
 
         def clear(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-            self._put(views, start, (task, build.linearize(column, self.kept)))
+            self._put(views, start(column), (task, build.linearize(column, self.kept)))
             return []
 
         def add_row(at: list[Index], _: list[ir.Value]) -> list[ir.Value]:
@@ -158,6 +172,11 @@ class ColumnEmitter:
 
         loop_nest(e, self.kept, [], clear)
         over_rows(add_row, [])
+
+    def _initial(self, e: Elemental) -> list[ir.Value]:
+        """The initial values, as accumulators."""
+        _, initial, _ = reduce_operands(self.node)
+        return reducer_of(e, self.node).enter([e.value(x, ()) for x in initial])
 
     def _combine(self, phase: PhaseFrame) -> None:
         """Combine the blocks of each batch and store the results."""
@@ -175,8 +194,10 @@ class ColumnEmitter:
                     row = build.add(base, number)
                     return reducer.combine(values, self._take(views, (row, position)))
 
-                first = self._take(views, (base, position))
-                final = build.for_loop(1, self.blocks, block, first)
+                if self.blocks == 1:
+                    final = self._take(views, (base, position))
+                else:
+                    final = build.for_loop(0, self.blocks, block, self._initial(e))
                 for number, root in enumerate(self.source.graph.results):
                     value = reducer.leave(final)[root.result]
                     phase.store(number, value, [*batch, *column], root.type)

@@ -116,7 +116,6 @@ def _accumulate_lanes(
     for element in reducer.accumulators:
         buffers.append(build.view(scratch, offset, ArrayType((LANES,), element)))
         offset += -(-LANES * element.nbytes // 64) * 64
-    initial = group.initial()
 
     def put(values: Sequence[ir.Value], at: Index) -> None:
         for buffer, element, value in zip(buffers, reducer.accumulators, values, strict=True):
@@ -129,7 +128,8 @@ def _accumulate_lanes(
         ]
 
     def fill(lane: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        put(initial, lane)
+        with e.scope():
+            put(group.elements([lane]), lane)
         return []
 
     def step(lane: ir.Value, base: Index) -> list[ir.Value]:
@@ -143,14 +143,14 @@ def _accumulate_lanes(
 
     build.for_loop(0, LANES, fill)
     whole = width // LANES * LANES
-    build.for_loop(0, whole, chunk, step=LANES)
+    build.for_loop(LANES, whole, chunk, step=LANES)
     build.for_loop(0, width - whole, lambda lane, _: step(lane, whole))
 
     def combine(lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
         with e.scope():
             return reducer.combine(values, take(lane))
 
-    return build.for_loop(1, LANES, combine, take(0))
+    return build.for_loop(0, LANES, combine, group.initial())  # once: it need not be neutral
 
 
 def reduced_groups(node: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
