@@ -43,8 +43,8 @@ def _literal(argument: Value, array: Array) -> list[str]:
         text = f"dense<{[int(x) for x in array.reshape(-1)]}>".replace("'", "")
         flat = f"tensor<{argument.size}x{argument.element}>"
         return [
-            f"{name}_flat = stablehlo.constant {text} : {flat}",
-            f"{name} = stablehlo.reshape {name}_flat : ({flat}) -> {kind}",
+            f"%flat_{name[1:]} = stablehlo.constant {text} : {flat}",
+            f"{name} = stablehlo.reshape %flat_{name[1:]} : ({flat}) -> {kind}",
         ]
     else:
         text = f'dense<"0x{np.ascontiguousarray(array).tobytes().hex().upper()}">'

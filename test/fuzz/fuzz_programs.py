@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 Array = np.ndarray[Any, Any]
 
+OPERATION = re.compile(r'"((?:stablehlo|chlo)\.\w+)"\(')
 MOST_OPERATIONS = 30
 MOST_RESULTS = 8
 
@@ -40,6 +42,10 @@ class RandomProgram:
     known: dict[str, Value]
     functions: list[str]
     restated: dict[str, str]
+
+    def operations(self) -> set[str]:
+        """Names of the operations in it."""
+        return set(OPERATION.findall("\n".join([*self.lines, *self.functions])))
 
     def text(self) -> str:
         """The module."""

@@ -118,7 +118,11 @@ def select_and_scatter(scope: Scope) -> list[Value]:
     start = _identity(scope, name, value.element)  # combined as often as one likes
     if start is None:
         return []
-    info = replace(info, shape=value.shape, bound=max(info.bound, 1.0), grid=None)
+    extreme = name in ("maximum", "minimum") and is_float(value.element)
+    bound = (
+        65536.0 if extreme else info.bound + 1
+    )  # where nothing is scattered the initial value stays
+    info = replace(info, shape=value.shape, bound=bound, grid=None if info.error else info.grid)
     kind = "FLOAT" if is_float(value.element) else "SIGNED"
     kind = "UNSIGNED" if value.element.startswith("u") else kind
     body = scope.inner()

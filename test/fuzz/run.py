@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differential fuzzing for as long as you like: random programs by gristmill and by the reference interpreter.
 
+What the interpreter does not evaluate, XLA's CPU client does (see :mod:`fuzz_oracle`).
+
     python test/fuzz/run.py --minutes 20 --seed 1
 
-Every failure is shrunk and its module and inputs are printed; the last line counts programs and failures. The exit
-code is 1 when there were failures.
+Every failure is shrunk and its module and inputs are printed; the last lines count the programs, how many of them have
+each operation, and the failures. The exit code is 1 when there were failures.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -39,6 +42,8 @@ class Fuzzer:
 
     Attributes:
         tried: programs compared, those of shrinking excluded.
+        operations: lines of their main functions.
+        having: how many of them have each operation.
         failures: shrunk programs and what was wrong.
     """
 
@@ -46,6 +51,7 @@ class Fuzzer:
         self.shrink_seconds = shrink_seconds
         self.tried = 0
         self.operations = 0
+        self.having: Counter[str] = Counter()
         self.failures: list[str] = []
         self.log = log
 
@@ -70,6 +76,7 @@ class Fuzzer:
             if not smallest:
                 self.tried += 1
                 self.operations += len(program.lines)
+                self.having.update(program.operations())
             elif (
                 time.monotonic() > started + self.shrink_seconds
                 and program.text() != smallest[0].text()
@@ -116,6 +123,8 @@ def main() -> int:
     while time.monotonic() < end:
         fuzzer.round(number, args.round)
         number += 1
+    counts = sorted(fuzzer.having.items(), key=lambda item: (item[1], item[0]))
+    print(f"programs with each operation: {', '.join(f'{name} {n}' for name, n in counts)}")
     print(
         f"{fuzzer.tried} programs ({fuzzer.operations} operations), {len(fuzzer.failures)} differences, "
         f"seeds {args.seed} to {number - 1}"

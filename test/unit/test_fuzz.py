@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from interpreter import evaluate
+from jaxlib.mlir.dialects import chlo, stablehlo
 
 import gristmill
 from gristmill.compiler.compile import compile_stages, import_source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
-from fuzz_oracle import check, difference
-from fuzz_programs import RandomProgram, programs
+from fuzz_oracle import check, difference, reference
+from fuzz_programs import RandomProgram, build, programs
+from fuzz_reducer import smaller
+from fuzz_scope import Chooser
 from fuzz_values import Value
 
 #: What fuzzing found, made small by hand: a description and the module's text.
@@ -208,6 +212,59 @@ def test_moves_of_bf16() -> None:
 @given(programs())
 def test_random_programs_agree_with_the_reference_interpreter(program: RandomProgram) -> None:
     check(program)
+
+
+#: Operations that random programs do not have, and why.
+NOT_FUZZED = {
+    "one device": "all_gather all_reduce all_to_all async_done async_start collective_broadcast collective_permute "
+    "cross-replica-sum partition_id recv reduce_scatter replica_id send",
+    "nothing to compare": "after_all create_token custom_call infeed outfeed",
+    "the interpreter knows no bounded dimensions": "set_dimension_size",
+    "removed from the specification": "einsum torch_index_select unary_einsum",
+    "quantised types": "uniform_dequantize uniform_quantize",
+    "the same rewrite as the broadcasting operations that are": " ".join(
+        f"chlo.broadcast_{name}"
+        for name in "atan2 compare complex divide next_after polygamma power remainder select shift_left "
+        "shift_right_arithmetic shift_right_logical zeta".split()
+    ),
+    "JAX does not emit it for CPUs": "chlo._asin_acos_kernel chlo.constant chlo.ragged_dot chlo.scan",
+}
+MOST_PROGRAMS = 3000
+
+
+def test_random_programs_have_every_operation() -> None:
+    excepted = {
+        name if "." in name else f"stablehlo.{name}"
+        for names in NOT_FUZZED.values()
+        for name in names.split()
+    }
+    classes = [v for m in (stablehlo, chlo) for v in vars(m).values() if isinstance(v, type)]
+    known = {str(vars(c)["OPERATION_NAME"]) for c in classes if "OPERATION_NAME" in vars(c)}
+    missing = set(known)
+    for seed in range(MOST_PROGRAMS):
+        made = build(Chooser(random.Random(seed).randint)).operations()
+        assert made <= known
+        assert not made & excepted
+        missing -= made
+        if missing == excepted:
+            return
+    assert missing == excepted
+
+
+def test_a_failing_program_becomes_small() -> None:
+    program = next(
+        candidate
+        for candidate in (build(Chooser(random.Random(seed).randint)) for seed in range(100))
+        if "stablehlo.sort" in candidate.operations() and len(candidate.lines) > 40
+    )
+
+    def fails(candidate: RandomProgram) -> bool:
+        reference(candidate)  # it stays valid
+        return any('"stablehlo.sort"' in line for line in candidate.lines)
+
+    least = smaller(program, fails)
+    assert len(least.lines) < 4
+    assert fails(least)
 
 
 def test_differences_are_seen() -> None:
