@@ -141,3 +141,12 @@ def _decode(key: str, digits: str, kind: ir.Type, where: str) -> np.ndarray[Any,
 
 def _encode(data: np.ndarray[Any, Any]) -> str:
     return np.ascontiguousarray(data).tobytes().hex().upper()
+
+
+def body_text(name: str, function: ir.Operation) -> str:
+    """The text of the function called ``name`` without that name: equal functions have equal texts.
+
+    The function must be valid. It is printed by itself: otherwise MLIR verifies it and numbers the whole module first.
+    """
+    text = str(function.get_asm(assume_verified=True, use_local_scope=True))
+    return text.replace(f"@{name}(", "@(", 1)

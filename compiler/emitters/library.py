@@ -20,11 +20,12 @@ from gristmill.compiler.emitters.registry import EMITTERS
 from gristmill.compiler.graph import Graph, load_graph
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.target import GpuTarget, Target
+from gristmill.compiler.text import body_text
 from gristmill.dialects import hlo
 from gristmill.errors import UnsupportedError
 
 #: Operations in one code-generation unit: below it, splitting costs more than the second core gains.
-UNIT_OPERATIONS = 600
+UNIT_OPERATIONS = 300
 
 
 @dataclass
@@ -45,7 +46,7 @@ def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
     library = KernelLibrary()
     functions = module.functions()
     graphs: dict[str, Graph] = {}
-    texts = {name: _body_text(name, op) for name, op in functions.items()}
+    texts = {name: body_text(name, op) for name, op in functions.items()}
     for computation, kind, location in _fusions(functions):
         if computation in library.specs:
             continue
@@ -95,11 +96,6 @@ def _load_graphs(name: str, functions: dict[str, ir.Operation], graphs: dict[str
         if node.op is not None and node.result == 0:
             for callee in hlo.computations(node.op):
                 _load_graphs(callee, functions, graphs)
-
-
-def _body_text(name: str, function: ir.Operation) -> str:
-    """The function's text without its own name."""
-    return str(function).replace(f"@{name}(", "@(", 1)
 
 
 def _content_key(

@@ -19,6 +19,7 @@ from gristmill.compiler.passes.rewriting import (
     is_pure,
     snapshot,
 )
+from gristmill.compiler.text import body_text
 from gristmill.dialects import hlo
 
 
@@ -62,7 +63,7 @@ def _merge_functions(module: HloModule) -> None:
             for op in snapshot(function):
                 _rename(op, renamed)
         if is_private(function):
-            text = str(function.get_asm()).replace(f"@{name}(", "@(", 1)
+            text = body_text(name, function)
             first = by_text.setdefault(text, name)
             if first != name:
                 renamed[name] = first
