@@ -12,6 +12,7 @@ from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
 from gristmill.compiler.emitters.gpu.column import ColumnEmitter
 from gristmill.compiler.emitters.gpu.concatenate import ConcatenateEmitter
 from gristmill.compiler.emitters.gpu.dot import DotEmitter
+from gristmill.compiler.emitters.gpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
@@ -32,6 +33,7 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "column": ColumnEmitter,
     "transpose": TransposeEmitter,
     "concatenate": ConcatenateEmitter,
+    "cumulative": CumulativeEmitter,
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "select_and_scatter": SelectAndScatterEmitter,
