@@ -11,8 +11,8 @@ from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
 from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
 from gristmill.compiler.emitters.gpu.column import ColumnEmitter
 from gristmill.compiler.emitters.gpu.concatenate import ConcatenateEmitter
-from gristmill.compiler.emitters.gpu.dot import DotEmitter
 from gristmill.compiler.emitters.gpu.cumulative import CumulativeEmitter
+from gristmill.compiler.emitters.gpu.dot import DotEmitter
 from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
