@@ -48,9 +48,9 @@ class TileOperand(ABC):
     def buffer(self, launch: LaunchFrame) -> ir.Value | None:
         """The elements as a flat memref; None when they are computed."""
 
-    @abstractmethod
     def compute(self, launch: LaunchFrame, batch: Index, free: Index, k: Index) -> ir.Value:
         """One stored element, for an operand without a buffer."""
+        raise NotImplementedError
 
     def read(
         self,

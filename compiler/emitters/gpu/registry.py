@@ -11,6 +11,7 @@ from gristmill.compiler.emitters.cpu.rng import RngBitGeneratorEmitter
 from gristmill.compiler.emitters.cpu.rng_distribution import RngEmitter
 from gristmill.compiler.emitters.gpu.column import ColumnEmitter
 from gristmill.compiler.emitters.gpu.concatenate import ConcatenateEmitter
+from gristmill.compiler.emitters.gpu.convolution import ConvolutionEmitter
 from gristmill.compiler.emitters.gpu.cumulative import CumulativeEmitter
 from gristmill.compiler.emitters.gpu.dot import DotEmitter
 from gristmill.compiler.emitters.gpu.fft import FftEmitter
@@ -41,4 +42,5 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "rng": partial(TaskEmitter, partial(RngEmitter, chunk=1)),
     "rng_bit_generator": partial(TaskEmitter, partial(RngBitGeneratorEmitter, chunk=1)),
     "dot": DotEmitter,
+    "convolution": ConvolutionEmitter,
 }
