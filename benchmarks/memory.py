@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the memory runtime beside what it replaces: malloc, memcpy, numpy. All as ratios of one run.
 
-    python benchmarks/memory.py [--only pool,relayout] [--rounds 9] [--seconds 0.02] [--json FILE]
+    python benchmarks/memory.py [--only pool,relayout] [--rounds 9] [--seconds 0.02] [--cpu] [--json FILE]
 
 Ours and its peers take turns, in batches, so that other load on the machine hits all of them. A row shows
 the median of the batches, and the peer's time divided by ours: above 1 ours is faster. `bar` is what we hold
-ourselves to on an idle machine; `!` marks a row below it.
+ourselves to on an idle machine; `!` marks a row below it. ``--cpu`` counts processor time of all threads
+instead of the time that passes: for small copies and debug tools on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ import math
 import mmap
 import statistics
 import sys
+import time
 import timeit
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 
+from gristmill.runtime import observer
 from gristmill.runtime.buffers import RawBuffer
+from gristmill.runtime.debug.leaks import LeakTracker
+from gristmill.runtime.debug.races import RaceDetector
+from gristmill.runtime.debug.timeline import Recording
 from gristmill.runtime.devices.host import HostDevice
 from gristmill.runtime.layout import Shape
 from gristmill.runtime.memory.allocator import HostMemoryAllocator
@@ -40,6 +46,7 @@ from gristmill.runtime.transfers import create_transfer_manager
 from gristmill.runtime.types import primitive_type
 
 Call = Callable[[], object]
+T = TypeVar("T")
 MB = 1 << 20
 
 
@@ -50,6 +57,7 @@ class Case:
     Attributes:
         bar: the least ratio we want; 0: none.
         cleanup: frees what the calls use.
+        before: what to call before each batch; by name, ours is ``""``.
     """
 
     name: str
@@ -57,6 +65,7 @@ class Case:
     peers: dict[str, Call]
     bar: float = 0
     cleanup: ExitStack = field(default_factory=ExitStack)
+    before: dict[str, Call] = field(default_factory=dict[str, Call])
 
 
 @dataclass
@@ -233,18 +242,84 @@ def packing_cases() -> Iterator[Case]:
     )
 
 
+class Switch:
+    """Turns one debug tool on, a new one each time, or off."""
+
+    def __init__(self, make: Callable[[], observer.Observer]) -> None:
+        self._make = make
+        self._tool: observer.Observer | None = None
+
+    def on(self) -> None:
+        """Off first, so that a batch never finds what the one before it has noted."""
+        self.off()
+        self._tool = self._make()
+        observer.install(self._tool)
+
+    def tool(self, kind: type[T]) -> T:
+        """The tool that is on."""
+        assert isinstance(self._tool, kind)
+        return self._tool
+
+    def off(self) -> None:
+        """Does nothing when it is off."""
+        if self._tool is not None:
+            observer.uninstall(self._tool)
+        self._tool = None
+
+
+def debug_cases() -> Iterator[Case]:
+    """Copies with a debug tool on, against the same copies with it off."""
+    tools = {"leaks": LeakTracker, "timeline": Recording, "races": RaceDetector}
+    for size, label in ((4096, "4 KB"), (64 << 10, "64 KB"), (MB, "1 MB"), (64 * MB, "64 MB")):
+        for name, make in tools.items():
+            cleanup = ExitStack()
+            device = cleanup.enter_context(HostDevice())
+            buffer = cleanup.enter_context(RawBuffer.allocate(device, size))
+            host = aligned_empty((size,), np.dtype(np.uint8))
+            host[...] = 1
+            switch = Switch(make)
+            cleanup.callback(switch.off)
+
+            def copy(buffer: RawBuffer = buffer, host: Any = host) -> None:
+                buffer.copy_from_host(host).wait()
+
+            before: dict[str, Call] = {"": switch.on, "off": switch.off}
+            last = name != "races"
+            yield Case(
+                f"debug: {name}, copy {label}", copy, {"off": copy}, 0.5,
+                cleanup if last else ExitStack(), before,
+            )  # fmt: skip
+            if last:
+                continue
+
+            def and_check(copy: Call = copy, switch: Switch = switch) -> None:
+                copy()
+                switch.tool(RaceDetector).catch_up()
+
+            yield Case(
+                f"debug: {name}, copy {label}, worked out at once", and_check, {"off": copy}, 0,
+                cleanup, before,
+            )  # fmt: skip
+
+
 SECTIONS: dict[str, Callable[[], Iterator[Case]]] = {
     "pool": pool_cases,
     "copy": copy_cases,
     "upload": upload_cases,
     "relayout": relayout_cases,
     "packing": packing_cases,
+    "debug": debug_cases,
 }
 
 
-def measure(case: Case, rounds: int, seconds: float) -> Row:
+def measure(
+    case: Case, rounds: int, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Row:
     """Time ours and its peers in turns."""
-    timers = {name: timeit.Timer(call) for name, call in {"": case.ours, **case.peers}.items()}
+    timers = {
+        name: timeit.Timer(call, case.before.get(name, "pass"), clock)
+        for name, call in {"": case.ours, **case.peers}.items()
+    }
     counts: dict[str, int] = {}
     for name, timer in timers.items():
         timer.timeit(1)
@@ -285,7 +360,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="batches of each (default: 9)")
     parser.add_argument("--seconds", type=float, default=0.02, help="length of a batch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--cpu", action="store_true", help="count processor time")
     args = parser.parse_args()
+    clock = time.process_time if args.cpu else time.perf_counter
     wanted = [name for name in args.only.split(",") if name] or list(SECTIONS)
     if unknown := [name for name in wanted if name not in SECTIONS]:
         parser.error(f"unknown sections {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
@@ -294,7 +371,7 @@ def main() -> int:
     for name in wanted:
         for case in SECTIONS[name]():
             with case.cleanup:
-                rows.append(measure(case, args.rounds, args.seconds))
+                rows.append(measure(case, args.rounds, args.seconds, clock))
             print(text(rows[-1]), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

@@ -306,10 +306,11 @@ class RawBuffer:
         if memory.readonly:
             raise InputError("copy_to_host: the destination is read-only")
         there = self._allocation.host_address
-        if there is not None and self.definition.ok:
+        ordered = self._with_definition(waits)
+        if there is not None:
             at_once = self.device.move_now(
                 (self._allocation,), memory.address + destination_offset,
-                there + self._offset + offset, nbytes, self._kinds[1], stream, waits,
+                there + self._offset + offset, nbytes, self._kinds[1], stream, ordered, memory,
             )  # fmt: skip
             if at_once is not None:
                 return at_once
@@ -322,7 +323,7 @@ class RawBuffer:
                 self._offset + offset,
                 nbytes,
                 stream,
-                self._with_definition(waits),
+                ordered,
             )
         finally:
             end.drop()
@@ -383,10 +384,11 @@ class RawBuffer:
         check_range("copy_from_host: buffer", offset, nbytes, self.nbytes)
         check_range("copy_from_host: source", source_offset, nbytes, memory.nbytes)
         there = self._allocation.host_address
-        if there is not None and self.definition.ok:
+        ordered = self._with_definition(waits)
+        if there is not None:
             at_once = self.device.move_now(
                 (self._allocation,), there + self._offset + offset,
-                memory.address + source_offset, nbytes, self._kinds[0], stream, waits,
+                memory.address + source_offset, nbytes, self._kinds[0], stream, ordered, memory,
             )  # fmt: skip
             if at_once is not None:
                 return at_once
@@ -401,13 +403,14 @@ class RawBuffer:
                 source_offset,
                 nbytes,
                 stream,
-                self._with_definition(waits),
+                ordered,
             )
         finally:
             end.drop()
 
     def _with_definition(self, waits: Sequence[Event]) -> Sequence[Event]:
-        if self.definition.ok and not observer.active:
+        definition = self.definition
+        if definition is _DEFINED or (definition.known_ready and not observer.watching_copies):
             return waits
         return (self.definition, *waits)
 

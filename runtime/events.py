@@ -55,15 +55,17 @@ class Event:
         name: what completes it, for messages.
         started_ns, completed_ns: ``time.perf_counter_ns`` of the work's start and end, or None; set
             only while an observer is installed.
+        notes: what debug tools note about it, by tool.
     """
 
     __slots__ = (
         "__weakref__", "_callbacks", "_error", "_lock", "_state", "_traceback",
-        "completed_ns", "name", "started_ns",
+        "completed_ns", "name", "notes", "started_ns",
     )  # fmt: skip
 
     def __init__(self, name: str = "event") -> None:
         self.name = name
+        self.notes: dict[object, Any] | None = None
         self.started_ns: int | None = None
         self.completed_ns: int | None = None
         self._state = EventState.PENDING
@@ -78,7 +80,7 @@ class Event:
         """An event of something that is over and went well, of which no debug tool is told."""
         event = cls.__new__(cls)
         event.name = name
-        event.started_ns = event.completed_ns = None
+        event.started_ns = event.completed_ns = event.notes = None
         event._state = _READY
         event._error = event._traceback = event._callbacks = None
         event._lock = _DONE
@@ -177,7 +179,9 @@ class Event:
         Raises ``DeadlineError`` when ``timeout`` seconds pass first. Must not be called from work or
         callbacks that run on a stream, which would block the thread that is to complete the event.
         """
-        if self._state is _READY and not observer.active:
+        if self._state is _READY:
+            for tool in observer.active:
+                tool.waited(self)
             return
         if self.state is EventState.PENDING:
             for tool in observer.active:

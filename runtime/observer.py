@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.devices.base import DeviceAllocation
     from gristmill.runtime.devices.stream import Stream
     from gristmill.runtime.events import Event
+    from gristmill.runtime.foreign import ForeignMemory
 
 Arguments = ParamSpec("Arguments")
 
@@ -73,6 +74,25 @@ class Observer:
         A later call with the same ``completion`` replaces an earlier one, and says more.
         """
 
+    def moved(
+        self,
+        event: Event,
+        target: int,
+        source: int,
+        nbytes: int,
+        stream: Stream | None,
+        carrier: Stream | None,
+        waits: Sequence[Event],
+        lent: ForeignMemory | None,
+    ) -> None:
+        """A small copy was over when the call returned; no other hook is called for it.
+
+        ``event`` has its times, all ``waits`` were ready, and ``lent`` is the host's memory that one end
+        lies in, where it is only lent. By default it is taken for what any other copy is.
+        """
+        reads, writes = (Access(source, nbytes),), (Access(target, nbytes),)
+        self.submitted(Operation(event.name, stream, event, tuple(waits), reads, writes, carrier))
+
     def stream_waits(self, stream: Stream, event: Event) -> None:
         """Everything given to ``stream`` from now on waits for ``event``."""
 
@@ -106,22 +126,29 @@ class Observer:
 
 #: The installed tools.
 active: tuple[Observer, ...] = ()
+#: Those of them that want to know of copies.
+watching_copies: tuple[Observer, ...] = ()
 
 _lock = threading.Lock()
 
 
 def install(observer: Observer) -> None:
     """Let ``observer`` watch from now on."""
-    global active
     with _lock:
-        active = (*active, observer)
+        _set((*active, observer))
 
 
 def uninstall(observer: Observer) -> None:
     """Stop ``observer``; does nothing when it is not installed."""
-    global active
     with _lock:
-        active = tuple(other for other in active if other is not observer)
+        _set(tuple(other for other in active if other is not observer))
+
+
+def _set(tools: tuple[Observer, ...]) -> None:
+    global active, watching_copies
+    base = (Observer.submitted, Observer.moved)
+    watching_copies = tuple(t for t in tools if (type(t).submitted, type(t).moved) != base)
+    active = tools
 
 
 class _Thread(threading.local):

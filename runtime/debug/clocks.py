@@ -42,6 +42,15 @@ class Timelines:
             return self._tick(hint, clock)
         return self._tick(self._take(clock), clock)
 
+    def tick_after_host(self, clock: Clock) -> tuple[int, int]:
+        """A point of any timeline after ``clock``, which is what the host has seen."""
+        timeline = self._free.pop() if self._free else -1
+        last = self._last[timeline]
+        if timeline < 0 or timeline in self._owned or clock.get(timeline, 0) != last:
+            return self.tick_unordered(clock, None)
+        self._last[timeline] = clock[timeline] = last + 1
+        return timeline, last + 1
+
     def tick_host(self) -> tuple[int, int]:
         """The next point of the host."""
         self.host = dict(self.host)

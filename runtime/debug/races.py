@@ -24,17 +24,19 @@ It sees the copies of the runtime, kernels, files read in place, and what the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gristmill.errors import GristmillError
 from gristmill.runtime import observer
+from gristmill.runtime.debug.clocks import Clock
 from gristmill.runtime.debug.order import Order
 from gristmill.runtime.debug.ranges import Ranges
 from gristmill.runtime.debug.shadow import Clash, Shadow, Use
 from gristmill.runtime.debug.sites import Site, describe
 from gristmill.runtime.devices.base import DeviceAllocation
+from gristmill.runtime.foreign import ForeignMemory
 from gristmill.runtime.observer import Access
 
 #: Conflicts beyond this many different ones are counted only.
@@ -107,7 +109,7 @@ class RaceDetector(Order):
     def __init__(self) -> None:
         super().__init__()
         self._shadow = Shadow()
-        self._ranges = Ranges()
+        self._ranges = Ranges(self.ended)
         self._found: dict[tuple[object, ...], Conflict] = {}
         self._total = 0
 
@@ -115,6 +117,7 @@ class RaceDetector(Order):
     def conflicts(self) -> list[Conflict]:
         """The different conflicts found so far, first found first."""
         with self._lock:
+            self._catch_up()
             return list(self._found.values())
 
     def report(self) -> str:
@@ -123,13 +126,16 @@ class RaceDetector(Order):
 
     def check(self) -> None:
         """Raise ``RaceError`` when conflicts were found."""
-        if self._found:
-            raise RaceError(f"{self._total} conflicting accesses were found\n{self.report()}")
+        found = self.report()
+        if found:
+            raise RaceError(f"{self._total} conflicting accesses were found\n{found}")
 
     # Memory
 
     def allocated(self, allocation: DeviceAllocation) -> None:
         """See ``Observer.allocated``."""
+        if self._log:
+            self.catch_up()  # what was here before is over
         self._ranges.begin(allocation)
 
     def released(self, allocation: DeviceAllocation) -> None:
@@ -147,25 +153,35 @@ class RaceDetector(Order):
     # What Order finds out
 
     def _check(
-        self,
-        use: Use,
-        reads: Sequence[Access],
-        writes: Sequence[Access],
-        known: Callable[[Use], bool],
+        self, use: Use, reads: Sequence[Access], writes: Sequence[Access], clock: Clock
     ) -> None:
-        if self._ranges.has_ended:
-            for start, stop in self._ranges.take_ended():
-                self._shadow.forget(start, stop)
-        for access in reads:
-            stop = access.address + access.nbytes
-            if stop > access.address and not self._ranges.is_ignored(access.address):
-                for clash in self._shadow.read(access.address, stop, use, known):
-                    self._add(clash, use, False)
-        for access in writes:
-            stop = access.address + access.nbytes
-            if stop > access.address and not self._ranges.is_ignored(access.address):
-                for clash in self._shadow.write(access.address, stop, use, known):
-                    self._add(clash, use, True)
+        for address, nbytes in reads:
+            self._check_read(address, nbytes, use, clock)
+        for address, nbytes in writes:
+            self._check_write(address, nbytes, use, clock)
+
+    def _check_move(self, use: Use, target: int, source: int, nbytes: int, clock: Clock) -> None:
+        self._check_read(source, nbytes, use, clock)
+        self._check_write(target, nbytes, use, clock)
+
+    def _watch(self, lent: ForeignMemory) -> bool:
+        if self._ranges.is_watched(lent.owner):
+            return True
+        return self._ranges.watch(lent.owner, lent.address, lent.nbytes)
+
+    def _end(self, start: int, stop: int, serial: int) -> None:
+        self._ranges.forget(start, serial)
+        self._shadow.forget(start, stop)
+
+    def _check_read(self, address: int, nbytes: int, use: Use, clock: Clock) -> None:
+        if nbytes and not self._ranges.is_ignored(address):
+            for clash in self._shadow.read(address, address + nbytes, use, clock):
+                self._add(clash, use, False)
+
+    def _check_write(self, address: int, nbytes: int, use: Use, clock: Clock) -> None:
+        if nbytes and not self._ranges.is_ignored(address):
+            for clash in self._shadow.write(address, address + nbytes, use, clock):
+                self._add(clash, use, True)
 
     def _add(self, clash: Clash, use: Use, writes: bool) -> None:
         other, wrote, start, stop = clash

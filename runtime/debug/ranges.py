@@ -6,30 +6,32 @@ from __future__ import annotations
 import itertools
 import weakref
 from bisect import bisect_right, insort
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
 from gristmill.runtime.debug.sites import Site, caller, describe
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
+from gristmill.runtime.memory.host import data_address
 
 
 class Ranges:
     """The live memory that a tool has seen.
 
     The memory of a device ends with its allocation. Host memory that is only lent to a copy ends with the
-    object behind it: the array, or the one it is a view of. Ends may come from the garbage collector at
-    any time, so they are put aside until :meth:`take_ended`.
+    object behind it: the array, or the one it is a view of.
+
+    Args:
+        ended: called when memory ends, with start, stop, and the serial number that :meth:`forget` takes:
+            another allocation may have the place by now. The garbage collector may call it at any time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[int, int, int], None]) -> None:
         self._starts: list[int] = []
         self._live: dict[int, tuple[int, str, Site | None, int]] = {}
         self._ignored: dict[int, tuple[int, int]] = {}
-        #: Start, stop, and the serial number of the allocation: another may have the place by now.
-        self._ended: deque[tuple[int, int, int]] = deque()
+        self._ended = ended
         self._serials: dict[int, int] = {}
         self._numbers = itertools.count(1)
         self._owners: dict[int, weakref.ref[Any]] = {}
@@ -54,11 +56,11 @@ class Ranges:
         if allocation.space is not MemorySpace.HOST:
             serial = self._serials.pop(id(allocation), 0)
             stop = allocation.address + allocation.nbytes
-            self._ended.append((allocation.address, stop, serial))
+            self._ended(allocation.address, stop, serial)
         elif self._lent:
             ended = self._lent.pop(id(allocation), None)
             if ended is not None:
-                self._ended.append((*ended, 0))
+                self._ended(*ended, 0)
 
     def ignore(self, allocation: DeviceAllocation) -> None:
         """Say nothing about this memory."""
@@ -67,23 +69,15 @@ class Ranges:
 
     def is_ignored(self, address: int) -> bool:
         """Whether the address is in memory to say nothing about."""
-        return any(start <= address < stop for start, stop in self._ignored.values())
+        return any(low <= address < high for low, high in self._ignored.values())
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether :meth:`take_ended` has something."""
-        return bool(self._ended)
-
-    def take_ended(self) -> Iterator[tuple[int, int]]:
-        """The ranges that ended since the last call."""
-        while self._ended:
-            start, stop, serial = self._ended.popleft()
-            found = self._live.get(start)
-            if found is not None and found[3] == serial:
-                del self._live[start]
-                del self._starts[bisect_right(self._starts, start) - 1]
-            self._ignored.pop(serial, None)
-            yield start, stop
+    def forget(self, start: int, serial: int) -> None:
+        """The memory of the allocation with this number has ended."""
+        found = self._live.get(start)
+        if found is not None and found[3] == serial:
+            del self._live[start]
+            del self._starts[bisect_right(self._starts, start) - 1]
+        self._ignored.pop(serial, None)
 
     def describe(self, start: int, stop: int) -> str:
         """The bytes in words, relative to the allocation they are in."""
@@ -96,29 +90,41 @@ class Ranges:
         return f"{stop - start} bytes at {start:#x}"
 
     def _lend(self, allocation: DeviceAllocation) -> None:
-        owner = cast(object, _root(allocation.owner))
-        if owner is None or id(owner) in self._owners:
-            return
-        start, stop = _extent(owner, allocation)
-        key, ended, owners = id(owner), self._ended, self._owners
+        if not self.watch(allocation.owner, allocation.address, allocation.nbytes):
+            start = allocation.address
+            self._lent[id(allocation)] = (start, start + allocation.nbytes)
+
+    def is_watched(self, lent: object) -> bool:
+        """Whether :meth:`watch` was called for an owner; a quick look."""
+        return id(lent) in self._owners
+
+    def watch(self, lent: object, address: int, nbytes: int) -> bool:
+        """Find out when host memory that is lent ends, with the object that owns it; False: it cannot be."""
+        owner = cast(object, _root(lent))
+        key, owners = id(owner), self._owners
+        if owner is None or key in owners:
+            return True
+        start, stop = _extent(owner, address, nbytes)
+        ended = self._ended
 
         def end(_: object) -> None:
             owners.pop(key, None)
-            ended.append((start, stop, 0))
+            ended(start, stop, 0)
 
         try:
             owners[key] = weakref.ref(owner, end)
-        except TypeError:  # bytes, for one, cannot be watched: lent for this use only
-            self._lent[id(allocation)] = (start, stop)
+        except TypeError:  # bytes, for one, cannot be watched: lent for one use only
+            return False
+        return True
 
 
-def _extent(owner: object, allocation: DeviceAllocation) -> tuple[int, int]:
-    """The memory that ends with its owner."""
+def _extent(owner: object, address: int, nbytes: int) -> tuple[int, int]:
+    """The memory that ends with its owner: all of an array, though only part of it was lent."""
     if isinstance(owner, np.ndarray):
         array = cast("np.ndarray[Any, Any]", owner)
-        start = int(array.__array_interface__["data"][0])
+        start = data_address(array)
         return start, start + array.nbytes
-    return allocation.address, allocation.address + allocation.nbytes
+    return address, address + nbytes
 
 
 def _root(owner: Any) -> Any:

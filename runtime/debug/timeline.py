@@ -27,6 +27,7 @@ from gristmill.runtime.debug.trace_builder import (
     Joined,
     Log,
     MemoryChange,
+    Moved,
     Recorded,
     StreamWaits,
     Submitted,
@@ -34,6 +35,7 @@ from gristmill.runtime.debug.trace_builder import (
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
+from gristmill.runtime.foreign import ForeignMemory
 from gristmill.runtime.observer import Operation
 
 #: Entries beyond this many are counted only. One takes a few hundred bytes.
@@ -98,6 +100,20 @@ class Recording(observer.Observer):
     def submitted(self, operation: Operation) -> None:
         """See ``Observer.submitted``."""
         self._add(Submitted(operation, time.perf_counter_ns(), caller()))
+
+    def moved(
+        self,
+        event: Event,
+        target: int,
+        source: int,
+        nbytes: int,
+        stream: Stream | None,
+        carrier: Stream | None,
+        waits: Sequence[Event],
+        lent: ForeignMemory | None,
+    ) -> None:
+        """See ``Observer.moved``."""
+        self._add(Moved(event, nbytes, stream, carrier, waits, caller(3)))
 
     def stream_waits(self, stream: Stream, event: Event) -> None:
         """See ``Observer.stream_waits``."""

@@ -17,7 +17,7 @@ from gristmill.runtime.debug.trace import (
 )
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
-from gristmill.runtime.observer import Operation
+from gristmill.runtime.observer import Access, Operation
 
 _COPY_KINDS = frozenset({"h2d", "d2h", "d2d", "h2h"})
 _KERNELS = ("launch ", "graph ")
@@ -29,6 +29,25 @@ class Submitted(NamedTuple):
     operation: Operation
     time: int
     site: Site | None
+
+
+class Moved(NamedTuple):
+    """A copy was given and is over."""
+
+    event: Event
+    nbytes: int
+    stream: Stream | None
+    carrier: Stream | None
+    waits: Sequence[Event]
+    site: Site | None
+
+    def submitted(self, began: int) -> Submitted:
+        """The same as for a copy that was given first and ran later."""
+        writes = (Access(0, self.nbytes),)
+        operation = Operation(
+            self.event.name, self.stream, self.event, tuple(self.waits), (), writes, self.carrier
+        )
+        return Submitted(operation, self.event.started_ns or began, self.site)
 
 
 class StreamWaits(NamedTuple):
@@ -73,7 +92,7 @@ class MemoryChange(NamedTuple):
     change: int
 
 
-Entry = Submitted | StreamWaits | Recorded | Joined | HostRecord | MemoryChange
+Entry = Submitted | Moved | StreamWaits | Recorded | Joined | HostRecord | MemoryChange
 Log = list[Entry]
 
 
@@ -104,6 +123,8 @@ class _Builder:
             match entry:
                 case Submitted():
                     self._submitted(entry)
+                case Moved():
+                    self._submitted(entry.submitted(self._began))
                 case StreamWaits(stream, event):
                     self._pending.setdefault(id(stream), []).append(event)
                 case Recorded(stream, event):

@@ -31,6 +31,7 @@ from gristmill.runtime.devices.allocation import DeviceAllocation, MemorySpace, 
 from gristmill.runtime.devices.in_place import HostRanges
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event, when_done
+from gristmill.runtime.foreign import ForeignMemory
 from gristmill.runtime.memory.allocator import HostMemoryAllocator
 from gristmill.runtime.memory.pool import HostMemoryPool
 
@@ -405,12 +406,14 @@ class Device(ABC):
         kind: str,
         stream: Stream | None,
         waits: Sequence[Event],
+        lent: ForeignMemory | None = None,
     ) -> Event | None:
         """Hook: a copy that can be over before this returns, between addresses of the host; None: it cannot.
 
-        Ranges, spaces and rights are checked; ``held`` is to be kept from being given back meanwhile. A
-        device that does this pays for a small copy about what the copy itself takes. It leaves to
-        :meth:`copy` whatever waits, fails, or is wrong.
+        Ranges, spaces and rights are checked; ``held`` is to be kept from being given back meanwhile, and
+        ``lent`` is the host's memory that one end lies in, for debug tools. A device that does this pays
+        for a small copy about what the copy itself takes. It leaves to :meth:`copy` whatever waits, fails,
+        or is wrong.
         """
         return None
 
@@ -450,7 +453,8 @@ class Device(ABC):
 
     def _carrier(self, kind: str) -> Stream:
         """The stream for copies that are in no stream's order."""
-        return self.transfer_stream("d2d" if kind == "h2h" else kind)
+        kind = "d2d" if kind == "h2h" else kind
+        return self._transfer_streams.get(kind) or self.transfer_stream(kind)
 
     def orders(self, event: Event) -> bool:
         """Whether streams of this device wait for ``event`` by themselves, and it is sure to end.

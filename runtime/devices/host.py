@@ -29,7 +29,8 @@ from gristmill.errors import (
 from gristmill.runtime import observer
 from gristmill.runtime.devices.base import Device, DeviceAllocation, MemorySpace
 from gristmill.runtime.devices.stream import Stream, Task, Work
-from gristmill.runtime.events import Event, EventState, ready, when_done
+from gristmill.runtime.events import Event, EventState, when_done
+from gristmill.runtime.foreign import ForeignMemory
 from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty, data_address
 from gristmill.runtime.workers import WorkerPool
 
@@ -329,23 +330,34 @@ class HostDevice(Device):
         kind: str,
         stream: Stream | None,
         waits: Sequence[Event],
+        lent: ForeignMemory | None = None,
     ) -> Event | None:
         """See ``Device.move_now``: small copies for which nothing is to be waited for."""
-        if nbytes > INLINE_BYTES or observer.active or self._closed:
+        if nbytes > INLINE_BYTES or self._closed:
             return None
-        if waits and not all(event.known_ready for event in waits):
-            return None
+        for wait in waits:
+            if not wait.known_ready:
+                return None
         if target < source + nbytes and source < target + nbytes:
             return None
         claimed = None if stream is None else self._claim(stream)
         if stream is not None and claimed is None:
             return None
+        event = Event.past(f"copy {kind} {nbytes} B")
         kept: list[DeviceAllocation] = []
         try:
             for allocation in held:
                 allocation.hold()
                 kept.append(allocation)
-            ctypes.memmove(target, source, nbytes)
+            if observer.watching_copies and nbytes:
+                event.started_ns = time.perf_counter_ns()
+                ctypes.memmove(target, source, nbytes)
+                event.completed_ns = time.perf_counter_ns()
+                carrier = None if stream is not None else self._carrier(kind)
+                for tool in observer.watching_copies:
+                    tool.moved(event, target, source, nbytes, stream, carrier, waits, lent)
+            else:
+                ctypes.memmove(target, source, nbytes)
         except ClosedError:
             return None
         finally:
@@ -354,7 +366,7 @@ class HostDevice(Device):
             if claimed is not None:
                 claimed.unclaim()
         self.count_copy(kind, nbytes)
-        return ready(f"copy {kind} {nbytes} B")
+        return event
 
     def _claim(self, stream: Stream) -> HostStream | None:
         if isinstance(stream, HostStream) and stream.device is self and stream.claim():
