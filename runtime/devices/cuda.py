@@ -25,12 +25,14 @@ from functools import partial
 
 from gristmill.errors import DeviceError, GristmillError, InputError, ResourceExhaustedError
 from gristmill.runtime import observer
+from gristmill.runtime.device_program import DeviceKernel, Images
 from gristmill.runtime.devices import cuda_driver
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace, check_range, copy_kind
 from gristmill.runtime.devices.cuda_context import CudaContext
 from gristmill.runtime.devices.cuda_driver import CudaError
 from gristmill.runtime.devices.cuda_module import CudaGraphRecorder, CudaModule
 from gristmill.runtime.devices.cuda_stream import CudaEvent, CudaStream
+from gristmill.runtime.devices.launching import LaunchDevice
 from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 
@@ -38,7 +40,7 @@ from gristmill.runtime.events import Event
 _STAGED_BYTES = 64 << 10
 
 
-class CudaDevice(CudaContext):
+class CudaDevice(CudaContext, LaunchDevice):
     """One CUDA device.
 
     Args:
@@ -359,6 +361,21 @@ class CudaDevice(CudaContext):
         self.check_open()
         return CudaModule(self, image)
 
+    def load_kernels(
+        self, images: Images, chip: str, kernels: Sequence[DeviceKernel]
+    ) -> CudaModule:
+        """See ``LaunchDevice.load_kernels``: machine code for this device, else PTX for it or an earlier one."""
+        wanted, own = _capability(chip), self.capability
+        if images.cubin is not None and wanted[0] == own[0] and wanted <= own:
+            return self.load_module(images.cubin)
+        if images.ptx is not None and wanted <= own:
+            return self.load_module(images.ptx)
+        raise DeviceError(
+            f"{self} ({self.name}) has compute capability {own[0]}.{own[1]}; the program has "
+            f"{', '.join(images.kinds) or 'no code'} for {chip}: compile it for "
+            f"cuda:sm_{own[0]}{own[1]} or an earlier chip"
+        )
+
     def record_graph(self) -> CudaGraphRecorder:
         """Record copies, fills and launches once, to run them many times with one call each.
 
@@ -460,3 +477,11 @@ class CudaDevice(CudaContext):
                 ResourceWarning,
                 stacklevel=2,
             )
+
+
+def _capability(chip: str) -> tuple[int, int]:
+    """The compute capability that a chip's name states: ``sm_90`` is (9, 0)."""
+    digits = chip.removeprefix("sm_")
+    if not (digits.isdecimal() and len(digits) > 1):
+        raise DeviceError(f"{chip!r} is no CUDA chip, like sm_90; compile the program again")
+    return int(digits[:-1]), int(digits[-1])

@@ -1,118 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules, kernels and graphs of the CUDA device.
 
-A module or graph may be closed while its work is in flight: it goes when that has ended. Memory that a
-launch or a graph is given stays alive until the launch, or the graph, has ended.
+A graph may be closed while its work is in flight: it goes when that has ended, as modules do. Memory that it is
+given stays alive until it has gone.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
-import struct
-import threading
-import warnings
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from gristmill.errors import ClosedError, GristmillError, InputError
 from gristmill.runtime import observer
-from gristmill.runtime.buffers import RawBuffer
+from gristmill.runtime.device_program import Extents
 from gristmill.runtime.devices import cuda_driver
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace, check_range, copy_kind
 from gristmill.runtime.devices.cuda_context import CudaContext
 from gristmill.runtime.devices.cuda_stream import CudaStream
+from gristmill.runtime.devices.launching import (
+    Accesses,
+    Argument,
+    Holding,
+    Kernel,
+    Kernels,
+    SharedResource,
+    accesses,
+    definitions,
+    memories,
+)
+from gristmill.runtime.devices.stream import Stream
 from gristmill.runtime.events import Event
 
-#: What a kernel takes: memory (its address), integers, floats, numpy scalars, raw bytes.
-Argument = RawBuffer | DeviceAllocation | int | float | np.generic | bytes
-_MOST_THREADS = 1024
+
+class _CudaResource(SharedResource):
+    """Something of the driver's."""
+
+    device: CudaContext
+
+    def _give_back(self, release: Callable[[], None]) -> None:
+        if self.device.lost is None:  # otherwise the context's reset releases it
+            with self.device.releasing():
+                release()
 
 
-class _Shared:
-    """Something of the driver's that lives until it was closed and its last use has ended."""
-
-    def __init__(
-        self,
-        device: CudaContext,
-        what: str,
-        release: Callable[[], None],
-        keep: Sequence[Callable[[], None]] = (),
-    ) -> None:
-        self.device = device
-        self._keep = tuple(keep)  # called when it has gone
-        self._what = what
-        self._release = release
-        self._holders = 1
-        self._closed = False
-        self._lock = threading.RLock()
-        for tool in observer.active:
-            tool.opened(self)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
-    def hold(self) -> None:
-        """Add a use; raises ``ClosedError`` after :meth:`close`."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError(f"{self._what} was closed; make it anew")
-            self._holders += 1
-
-    def drop(self) -> None:
-        """End a use."""
-        with self._lock:
-            self._holders -= 1
-            if self._holders:
-                return
-        try:
-            if self.device.lost is None:  # otherwise the context's reset releases it
-                with self.device.releasing():
-                    self._release()
-        finally:
-            for drop in self._keep:
-                drop()
-
-    def drop_after(self, event: Event) -> None:
-        """End a use when ``event`` is done; a failing release is a warning then."""
-
-        def let_go(_: Event) -> None:
-            try:
-                self.drop()
-            except GristmillError as error:
-                warnings.warn(f"releasing {self._what}: {error}", ResourceWarning, stacklevel=2)
-
-        event.add_callback(let_go)
-
-    def close(self) -> None:
-        """Release it when the work in flight that uses it has ended; idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        for tool in observer.active:
-            tool.closed(self)
-        self.drop()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self.device.closed:
-            warnings.warn(
-                f"{self._what} was not closed; it stays until its device's context goes",
-                ResourceWarning,
-                stacklevel=2,
-            )
-
-
-class CudaModule(_Shared):
+class CudaModule(_CudaResource, Kernels):
     """Loaded code. ``CudaDevice.load_module`` makes it."""
 
     def __init__(self, device: CudaContext, image: bytes | str) -> None:
@@ -140,20 +71,16 @@ class CudaModule(_Shared):
             return self._kernels[name]
 
 
-class CudaKernel:
-    """A kernel of a module.
+class CudaKernel(Kernel):
+    """A kernel of a module; its parameters are those that the module declares."""
 
-    Attributes:
-        parameters: offset and bytes of each parameter, as the module declares them.
-    """
+    module: CudaModule
 
     def __init__(
         self, module: CudaModule, name: str, handle: int, parameters: Sequence[tuple[int, int]]
     ) -> None:
-        self.module = module
-        self.name = name
+        super().__init__(module, name, parameters)
         self.handle = handle
-        self.parameters = tuple(parameters)
 
     def set_dynamic_shared(self, nbytes: int) -> None:
         """Allow launches with up to ``nbytes`` of dynamic shared memory (above 48 KiB they need it)."""
@@ -163,174 +90,28 @@ class CudaKernel:
                 self.handle, cuda_driver.FUNCTION_MAX_DYNAMIC_SHARED, nbytes
             )
 
-    def launch(
-        self,
-        stream: CudaStream,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Argument],
-        *,
-        shared_bytes: int = 0,
-        waits: Sequence[Event] = (),
-        uses: Sequence[DeviceAllocation] = (),
+    def _enqueue(
+        self, stream: Stream, submit: Callable[[int], None], waits: Sequence[Event], name: str
     ) -> Event:
-        """Run the kernel in stream order, after ``waits``.
+        assert isinstance(stream, CudaStream)
+        return stream.submit(submit, waits=waits, name=name)
 
-        ``grid`` and ``block`` are up to three extents, x first. Argument values are copied now. The memories
-        among ``arguments``, and ``uses``, stay alive until the returned event is done; buffers among them are
-        waited for until they are defined. To debug tools a kernel may write what is not read-only: give what it
-        only reads as ``buffer.readonly_view()``. Raises ``InputError`` for arguments that do not fit the parameters.
-        """
-        device = self.module.device
-        device.check_open()
-        if stream.device is not device:
-            raise InputError(f"{stream} is not a stream of {device}")
-        submit = self.submission(grid, block, arguments, shared_bytes)
-        memories = [*uses, *_memories(arguments)]
-        waits = (*waits, *_definitions(arguments, ready=bool(observer.active)))
-        name = f"launch {self.name}"
-        with _Holding(self.module, memories) as holding:
-            event = stream.submit(submit, waits=waits, name=name)
-            holding.until(event)
-        if observer.active:
-            device.observe(name, stream, event, waits, *_accesses([*uses, *arguments]))
-        return event
-
-    def submission(
+    def _submission(
         self,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Argument],
+        grid: Extents,
+        block: Extents,
+        pointers: ctypes.Array[ctypes.c_void_p],
         shared_bytes: int,
     ) -> Callable[[int], None]:
-        """Check a launch; returns the function that gives it to the driver on a stream's handle."""
-        grid3, block3 = _extents("grid", grid), _extents("block", block)
-        if math.prod(block3) > _MOST_THREADS:
-            raise InputError(
-                f"{self.name}: a block of {block3} has more than {_MOST_THREADS} threads"
-            )
-        check_range(f"{self.name}: shared memory", 0, shared_bytes, 1 << 31)
-        values, pointers = self._pack(arguments)
-        driver = self.module.device.driver
+        launch = self.module.device.driver.launch
 
         def submit(stream: int) -> None:
-            driver.launch(
-                self.handle, grid3, block3, shared_bytes, stream, ctypes.addressof(pointers)
-            )
-            del values[:0]  # the driver copies the values during the call: they live until here
+            launch(self.handle, grid, block, shared_bytes, stream, ctypes.addressof(pointers))
 
         return submit
 
-    def _pack(
-        self, arguments: Sequence[Argument]
-    ) -> tuple[bytearray, ctypes.Array[ctypes.c_void_p]]:
-        if len(arguments) != len(self.parameters):
-            raise InputError(
-                f"{self.name} takes {len(self.parameters)} arguments, not {len(arguments)}"
-            )
-        size = max((offset + nbytes for offset, nbytes in self.parameters), default=1)
-        values = bytearray(size)
-        pointers = (ctypes.c_void_p * max(len(arguments), 1))()
-        base = ctypes.addressof(ctypes.c_char.from_buffer(values))
-        for index, (argument, (offset, nbytes)) in enumerate(
-            zip(arguments, self.parameters, strict=True)
-        ):
-            values[offset : offset + nbytes] = encode_argument(self.name, index, argument, nbytes)
-            pointers[index] = base + offset
-        return values, pointers
 
-
-def _extents(what: str, extents: Sequence[int]) -> tuple[int, int, int]:
-    padded = (*extents, 1, 1, 1)[: max(len(extents), 3)]
-    if len(padded) != 3 or any(type(e) is not int or not 0 < e < 1 << 31 for e in padded):
-        raise InputError(f"launch: {what} {tuple(extents)} must be one to three positive extents")
-    return padded
-
-
-def encode_argument(kernel: str, index: int, argument: Argument, nbytes: int) -> bytes:
-    """The bytes of an argument for a parameter of ``nbytes``, little-endian."""
-    if isinstance(argument, DeviceAllocation | RawBuffer):
-        argument = argument.address
-    if isinstance(argument, np.generic):
-        data = argument.tobytes()
-    elif isinstance(argument, bytes):
-        data = argument
-    elif isinstance(argument, int):
-        if not -(1 << (8 * nbytes - 1)) <= argument < 1 << (8 * nbytes):
-            raise InputError(f"{kernel}: argument {index}, {argument}, does not fit {nbytes} bytes")
-        return (argument % (1 << (8 * nbytes))).to_bytes(nbytes, "little")
-    elif nbytes in (4, 8):
-        return struct.pack("<f" if nbytes == 4 else "<d", argument)
-    else:
-        raise InputError(
-            f"{kernel}: argument {index} has {nbytes} bytes; give a numpy scalar of its type"
-        )
-    if len(data) != nbytes:
-        raise InputError(
-            f"{kernel}: argument {index} has {len(data)} bytes, its parameter {nbytes}"
-        )
-    return data
-
-
-def _memories(arguments: Sequence[Argument]) -> list[DeviceAllocation]:
-    """The memories among the arguments."""
-    found = [a for a in arguments if isinstance(a, DeviceAllocation)]
-    return found + [a.storage[0] for a in arguments if isinstance(a, RawBuffer)]
-
-
-def _definitions(arguments: Sequence[Argument], ready: bool = False) -> list[Event]:
-    """The events that define the buffers among the arguments; those that are ready too, or not."""
-    events = [a.definition for a in arguments if isinstance(a, RawBuffer)]
-    return [event for event in events if ready or not event.ok]
-
-
-_Accesses = tuple[tuple[observer.Access, ...], tuple[observer.Access, ...]]
-
-
-def _accesses(arguments: Sequence[Argument]) -> _Accesses:
-    """What a kernel may read and write of its arguments."""
-    ends = [a for a in arguments if isinstance(a, DeviceAllocation | RawBuffer)]
-    reads = tuple(observer.Access(end.address, end.nbytes) for end in ends)
-    return reads, tuple(r for r, end in zip(reads, ends, strict=True) if not end.readonly)
-
-
-class _Holding:
-    """Holds a module or graph and memories: until an event, or not at all if no event came of it."""
-
-    def __init__(self, shared: _Shared, memories: Sequence[DeviceAllocation]) -> None:
-        self._shared = shared
-        self._memories = tuple(memories)
-        self._held: list[DeviceAllocation] = []
-
-    def __enter__(self) -> _Holding:
-        self._shared.hold()
-        try:
-            for memory in self._memories:
-                memory.hold()
-                self._held.append(memory)
-        except ClosedError:
-            self._drop()
-            raise
-        return self
-
-    def until(self, event: Event) -> None:
-        """Keep holding until ``event`` is done."""
-        held, self._held = self._held, []
-        for memory in held:
-            memory.drop_after(event)
-        self._shared.drop_after(event)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._drop()
-
-    def _drop(self) -> None:
-        for memory in self._held:
-            memory.drop()
-        self._shared.drop()
-
-
-class CudaGraph(_Shared):
+class CudaGraph(_CudaResource):
     """Work recorded once, that runs with one call. ``CudaDevice.record_graph`` makes it.
 
     The addresses are those recorded: the memories stay alive until the graph is closed.
@@ -342,7 +123,7 @@ class CudaGraph(_Shared):
         executable: int,
         nodes: int,
         keep: Sequence[Callable[[], None]],
-        accesses: _Accesses,
+        accesses: Accesses,
     ) -> None:
         self.nodes = nodes
         self._accesses = accesses
@@ -359,7 +140,7 @@ class CudaGraph(_Shared):
             raise InputError(f"{stream} is not a stream of {self.device}")
         driver, executable = self.device.driver, self._executable
         name = f"graph of {self.nodes} operations"
-        with _Holding(self, ()) as holding:
+        with Holding(self, ()) as holding:
             event = stream.submit(
                 lambda handle: driver.graph_launch(executable, handle), waits=waits, name=name
             )
@@ -420,8 +201,8 @@ class CudaGraphRecorder:
                 raise
             return  # the error that ended the recording is the one to be seen
         if kind is None:
-            accesses = (tuple(self._reads), tuple(self._writes))
-            self._graph = CudaGraph(self._device, executable, self._nodes, self._keep, accesses)
+            touched = (tuple(self._reads), tuple(self._writes))
+            self._graph = CudaGraph(self._device, executable, self._nodes, self._keep, touched)
         else:
             self._drop()
 
@@ -486,14 +267,14 @@ class CudaGraphRecorder:
     ) -> None:
         """Record a launch; arguments as ``CudaKernel.launch``."""
         submit = kernel.submission(grid, block, arguments, shared_bytes)
-        pending = [event.name for event in _definitions(arguments)]
+        pending = [event.name for event in definitions(arguments)]
         if pending:
             raise InputError(f"a graph needs buffers that are defined; wait for {pending[0]} first")
-        memories = [*uses, *_memories(arguments)]
+        memories = [*uses, *memories(arguments)]
         kernel.module.hold()
         self._keep.append(kernel.module.drop)
         self._record(lambda: submit(self._stream), *memories)
-        reads, writes = _accesses([*uses, *arguments])
+        reads, writes = accesses([*uses, *arguments])
         self._reads += reads
         self._writes += writes
 

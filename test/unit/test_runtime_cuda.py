@@ -27,7 +27,7 @@ from gristmill.errors import (
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.cuda import CudaDevice
 from gristmill.runtime.devices.cuda_driver import CudaDeviceLostError, CudaError
-from gristmill.runtime.devices.cuda_module import encode_argument
+from gristmill.runtime.devices.launching import encode_argument
 from gristmill.runtime.events import Event
 from gristmill.runtime.layout import Shape
 from gristmill.runtime.transfers import create_transfer_manager
