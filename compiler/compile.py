@@ -10,86 +10,54 @@ is what users call.
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from mlir import ir
 
 from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir, to_object
-from gristmill.compiler.emitters.kernel import KernelSpec
-from gristmill.compiler.emitters.library import KernelLibrary, emit_kernels, partition
+from gristmill.compiler.compile_base import StagedCompilation, StageFunction, artifact_bytes
+from gristmill.compiler.compile_gpu import GpuCompilation
+from gristmill.compiler.emitters.library import partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
-from gristmill.compiler.passes.pipeline import RunOptions
-from gristmill.compiler.program import Profile, RtProgram, build_program, lower_entry
-from gristmill.compiler.target import Target
+from gristmill.compiler.program import Profile, lower_entry
+from gristmill.compiler.target import GpuTarget, Target
 from gristmill.errors import InputError
-from gristmill.runtime import artifact
 from gristmill.runtime.executable import Executable
 from gristmill.runtime.program import Program
 
 if TYPE_CHECKING:
     from gristmill.compiler.frontends.polymorphic import PolymorphicModule
 
-#: What :meth:`Compilation.emit` can give, in order.
+#: What :meth:`Compilation.emit` can give, in order; a GPU has others: ``GpuCompilation.STAGES``.
 STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
 
 Observer = Callable[[str], None]
 
 
 @dataclass
-class Compilation:
-    """A program being compiled: its stages so far and their times.
+class Compilation(StagedCompilation):
+    """A program being compiled for a CPU."""
 
-    Attributes:
-        target: what it is compiled for.
-        keeps_stages: whether every stage's IR is kept for :meth:`emit`.
-        timings: (stage, seconds), in order.
-    """
+    STAGES: ClassVar[tuple[str, ...]] = STAGES
 
-    target: Target
-    keeps_stages: bool = False
-    timings: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
-    _snapshots: dict[str, ir.Operation] = field(default_factory=dict[str, ir.Operation])
-    _library: KernelLibrary | None = None
-    _rt: RtProgram | None = None
     _lowered: list[ir.Module] = field(default_factory=list[ir.Module])
     _objects: list[bytes] = field(default_factory=list[bytes])
 
-    @contextmanager
-    def timed(self, stage: str) -> Generator[None]:
-        """Record the time of the ``with`` under ``stage``."""
-        start = time.perf_counter()
-        yield
-        self.timings.append((stage, time.perf_counter() - start))
-
-    def emit(self, stage: str) -> str | bytes:
-        """The result of ``stage`` as text, or bytes for ``obj`` and ``artifact``.
-
-        Raises ``InputError`` for a stage that is unknown, was not reached, or was not kept.
-        """
-        if stage not in STAGES:
-            raise InputError(f"there is no stage {stage!r}; stages: {', '.join(STAGES)}")
-        if stage in self._snapshots:
-            return _print(self._snapshots[stage])
+    def _emitted(self, stage: str) -> str | bytes | None:
         if stage in ("ll", "asm") and self._lowered:
             emit = to_llvm_ir if stage == "ll" else to_assembly
             return "\n".join(emit(module, self.target) for module in self._lowered)
         if stage == "obj" and len(self._objects) == 1:
             return self._objects[0]
         if stage == "artifact" and self._objects:
-            return _artifact(self.program())
-        raise InputError(
-            f"stage {stage!r} was not reached or not kept (keep_stages=True keeps them)"
-        )
+            return artifact_bytes(self.program())
+        return None
 
     def program(self) -> Program:
         """The compiled program as plain data, once ``obj`` was reached."""
@@ -135,49 +103,13 @@ class Compilation:
         program.objects = [*self._objects[:-1], entry]
         return program, profile
 
-    @property
-    def kernels(self) -> list[KernelSpec]:
-        """The program's kernels, once ``rt`` was reached."""
-        assert self._library is not None, "kernels were not emitted"
-        return [kernel.spec for kernel in self._library.kernels.values()]
-
-    def kernel_of(self, computation: str) -> KernelSpec | None:
-        """The kernel that was made of a fused computation, by its symbol."""
-        assert self._library is not None, "kernels were not emitted"
-        return self._library.specs.get(computation)
-
-    def run(self, stage: str, module: HloModule, options: CompileOptions) -> None:
-        """Do the work of one stage; stages run in order."""
-        step = {
-            "hlo": self._run_hlo,
-            "fused": self._run_passes,
-            "rt": self._run_program,
+    def _steps(self) -> Mapping[str, StageFunction]:
+        return {
+            **super()._steps(),
             "kernels": self._run_kernels,
             "llvm": self._run_lowering,
             "obj": self._run_codegen,
-        }.get(stage)
-        if step is not None:  # ll and asm are printed when asked for
-            step(module, options)
-
-    def _keep(self, stage: str, operation: ir.Operation) -> None:
-        if self.keeps_stages:
-            self._snapshots[stage] = operation.clone()
-
-    def _run_hlo(self, module: HloModule, options: CompileOptions) -> None:
-        self._keep("hlo", module.module.operation)
-
-    def _run_passes(self, module: HloModule, options: CompileOptions) -> None:
-        pipeline = options.build_pipeline()
-        report = pipeline.run(module, options=RunOptions(verify=options.verify, keep_repro=False))
-        self.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
-        self._keep("fused", module.module.operation)
-
-    def _run_program(self, module: HloModule, options: CompileOptions) -> None:
-        with self.timed("emit kernels"):
-            self._library = emit_kernels(module, self.target)
-        with self.timed("build program"):
-            self._rt = build_program(module, self._library.specs, self.target)
-        self._snapshots["rt"] = self._rt.module.operation
+        }
 
     def _run_kernels(self, module: HloModule, options: CompileOptions) -> None:
         assert self._library is not None, "rt comes before kernels"
@@ -227,6 +159,17 @@ def import_program(source: Any) -> HloModule | PolymorphicModule:
     )
 
 
+@overload
+def compile_stages(
+    module: HloModule,
+    target: GpuTarget,
+    *,
+    options: CompileOptions | None = None,
+    stop_after: str | None = None,
+    observer: Observer | None = None,
+    keep_stages: bool = False,
+) -> GpuCompilation: ...
+@overload
 def compile_stages(
     module: HloModule,
     target: Target | None = None,
@@ -235,22 +178,39 @@ def compile_stages(
     stop_after: str | None = None,
     observer: Observer | None = None,
     keep_stages: bool = False,
-) -> Compilation:
+) -> Compilation: ...
+def compile_stages(
+    module: HloModule,
+    target: Target | None = None,
+    *,
+    options: CompileOptions | None = None,
+    stop_after: str | None = None,
+    observer: Observer | None = None,
+    keep_stages: bool = False,
+) -> Compilation | GpuCompilation:
     """Compile ``module`` (which is consumed) up to ``stop_after``.
 
     Args:
         module: the program, in the ``hlo`` dialect.
-        target: the CPU; default: this machine.
+        target: the CPU or GPU; default: this machine.
         options: see :class:`CompileOptions`.
-        stop_after: one of :data:`STAGES`; default: everything.
+        stop_after: one of the compilation's ``STAGES``; default: everything.
         observer: called with each stage's name when it starts.
-        keep_stages: keep every stage's IR, for :meth:`Compilation.emit`.
+        keep_stages: keep every stage's IR, for ``emit``.
     """
     options = options or CompileOptions()
-    last = STAGES.index(stop_after) if stop_after is not None else len(STAGES) - 1
-    compilation = Compilation(target or host_target(), keeps_stages=keep_stages)
+    target = target or host_target()
+    compilation = (
+        GpuCompilation(target, keeps_stages=keep_stages, stop_after=stop_after)
+        if isinstance(target, GpuTarget)
+        else Compilation(target, keeps_stages=keep_stages)
+    )
+    stages = compilation.STAGES
+    if stop_after is not None and stop_after not in stages:
+        raise InputError(f"there is no stage {stop_after!r}; stages: {', '.join(stages)}")
+    last = stages.index(stop_after) if stop_after is not None else len(stages) - 1
     with module.context, ir.Location.unknown():
-        for stage in STAGES[: last + 1]:
+        for stage in stages[: last + 1]:
             if observer is not None:
                 observer(stage)
             compilation.run(stage, module, options)
@@ -275,15 +235,3 @@ def _merge(modules: Sequence[ir.Module]) -> ir.Module:
 
 def _is_definition(op: ir.Operation) -> bool:
     return "sym_name" in op.attributes and len(op.regions) > 0 and len(op.regions[0].blocks) > 0
-
-
-def _print(operation: ir.Operation) -> str:
-    """IR as text, large constants elided."""
-    return str(operation.get_asm(large_elements_limit=64, large_resource_limit=64))
-
-
-def _artifact(program: Program) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "program.gmill"
-        artifact.save(program, path)
-        return path.read_bytes()

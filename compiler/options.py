@@ -31,6 +31,8 @@ class CompileOptions:
         cache: where compiled programs are kept for later processes: a directory, ``True`` for the default one
             (:func:`gristmill.runtime.disk_cache.default_folder`), ``False`` for nowhere; ``None`` does what the
             ``GRISTMILL_CACHE`` knob says. See :mod:`gristmill.compiler.cache`.
+        images: for a GPU, the forms of the kernels to make: ``ptx``, ``cubin``, ``simulator``; ``None`` for ``ptx``,
+            and ``cubin`` where ptxas is installed.
     """
 
     pipeline: Pipeline | str | None = None
@@ -38,6 +40,7 @@ class CompileOptions:
     verify: bool = False
     jobs: int | None = None
     cache: bool | str | Path | None = None
+    images: tuple[str, ...] | None = None
 
     def build_pipeline(self) -> Pipeline:
         """The pipeline to run."""

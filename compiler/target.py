@@ -91,3 +91,22 @@ def gpu_target(chip: str = DEFAULT_CHIP) -> GpuTarget:
         threads_per_multiprocessor=threads,
         async_copies=int(chip[3:]) >= 80,
     )
+
+
+def newest_chip(capability: tuple[int, int]) -> str | None:
+    """The newest known chip whose code a GPU of this compute capability runs; None when it is too old."""
+    chips = [chip for chip in _CHIPS if (int(chip[3:-1]), int(chip[-1])) <= capability]
+    return chips[-1] if chips else None
+
+
+def parse_target(text: str) -> GpuTarget | None:
+    """The target of a name: ``cpu`` is None, this machine; ``cuda`` or ``cuda:sm_90`` a GPU.
+
+    Raises ``InputError`` for any other.
+    """
+    kind, _, chip = text.partition(":")
+    if text == "cpu":
+        return None
+    if kind != "cuda":
+        raise InputError(f"target {text!r} is not known; give cpu, cuda or cuda:CHIP, like cuda:sm_90")
+    return gpu_target(chip or DEFAULT_CHIP)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +37,43 @@ def admit_output(value: object, signature: Signature, index: int) -> Array:
     if not array.flags.writeable:
         raise InputError(f"{where}: the array is read-only")
     return array
+
+
+def admit_outputs(
+    out: Array | Sequence[Array | None] | None, signatures: Sequence[Signature]
+) -> list[Array | None]:
+    """The arrays that results are to be written to, an entry for each; None for a fresh one.
+
+    Raises ``InputError`` for one that does not fit, or shares memory with another.
+    """
+    if out is None:
+        return [None] * len(signatures)
+    given = [out] if isinstance(out, np.ndarray) else list(out)
+    check_count(len(given), signatures, "out arrays")
+    targets = [
+        None if value is None else admit_output(value, signature, index)
+        for index, (value, signature) in enumerate(zip(given, signatures, strict=True))
+    ]
+    present = [t for t in targets if t is not None]
+    for index, target in enumerate(present):
+        if any(np.may_share_memory(target, other) for other in present[:index]):
+            raise InputError("out: two of the arrays share memory")
+    return targets
+
+
+def chosen_inputs(donate: bool | Iterable[int | str], signatures: Sequence[Signature]) -> set[int]:
+    """The numbers of the donated inputs; True stands for all that a result can take over."""
+    if isinstance(donate, bool):
+        return {i for i, s in enumerate(signatures) if s.alias is not None and donate}
+    names = {s.name: i for i, s in enumerate(signatures)}
+    chosen: set[int] = set()
+    for item in donate:
+        index = names.get(item, -1) if isinstance(item, str) else item
+        if not 0 <= index < len(signatures):
+            known = ", ".join(names)
+            raise InputError(f"donate: there is no input {item!r}; the inputs are {known}")
+        chosen.add(index)
+    return chosen
 
 
 def describe(role: str, index: int, signature: Signature) -> str:

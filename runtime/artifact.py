@@ -27,6 +27,7 @@ import numpy as np
 
 from gristmill.errors import ArtifactError
 from gristmill.runtime.atomic import replacing
+from gristmill.runtime.device_program import DeviceProgram
 from gristmill.runtime.llvm.target import default_triple, host_features
 from gristmill.runtime.manifest import (
     CONSTANTS,
@@ -38,6 +39,9 @@ from gristmill.runtime.manifest import (
     render_manifest,
 )
 from gristmill.runtime.program import ALIGNMENT, Program, align_up
+
+#: Whatever an artifact can hold.
+AnyProgram = Program | DeviceProgram
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _PADDING_ID = 0x474D  # Private extra-field id of the alignment padding.

@@ -112,17 +112,12 @@ class SimulatorImage:
     Attributes:
         objects: relocatable objects with a native function for each kernel.
         triple, cpu, features: what they were compiled for.
-        thread_bytes, warp_bytes: memory the simulation needs for each thread, and each warp, of one block.
-        block_bytes: memory it needs for a block beside the workgroup memory that the kernel states.
     """
 
     objects: tuple[bytes, ...]
     triple: str
     cpu: str
     features: str
-    thread_bytes: int
-    warp_bytes: int
-    block_bytes: int
 
 
 @dataclass(frozen=True)

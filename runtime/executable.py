@@ -19,7 +19,7 @@ import numpy as np
 
 from gristmill.errors import InputError
 from gristmill.runtime import artifact, custom_calls, trampoline
-from gristmill.runtime.arguments import admit, admit_output, check_count, describe
+from gristmill.runtime.arguments import admit, admit_outputs, check_count, chosen_inputs, describe
 from gristmill.runtime.code import link
 from gristmill.runtime.memory import host
 from gristmill.runtime.program import CONTEXT_BYTES, SITES, Program, Signature, align_up
@@ -241,8 +241,8 @@ class Executable:
         """The general call: with ``out`` arrays and donated inputs."""
         check_count(len(arrays), self.inputs, "arguments")
         inputs = [admit(a, s, i) for i, (a, s) in enumerate(zip(arrays, self.inputs, strict=True))]
-        targets = self._targets(out)
-        self._take_donated(inputs, targets, self._donated(donate))
+        targets = admit_outputs(out, self.outputs)
+        self._take_donated(inputs, targets, chosen_inputs(donate, self.inputs))
         results = [
             _maker(s)[0](s.type.shape, s.type.element.dtype) if t is None else t
             for t, s in zip(targets, self.outputs, strict=True)
@@ -267,34 +267,6 @@ class Executable:
             target[...] = results[index]
             results[index] = target
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _targets(self, out: Array | Sequence[Array | None] | None) -> list[Array | None]:
-        if out is None:
-            return [None] * len(self.outputs)
-        given = [out] if isinstance(out, np.ndarray) else list(out)
-        check_count(len(given), self.outputs, "out arrays")
-        targets = [
-            None if value is None else admit_output(value, signature, index)
-            for index, (value, signature) in enumerate(zip(given, self.outputs, strict=True))
-        ]
-        present = [t for t in targets if t is not None]
-        for index, target in enumerate(present):
-            if any(np.may_share_memory(target, other) for other in present[:index]):
-                raise InputError("out: two of the arrays share memory")
-        return targets
-
-    def _donated(self, donate: bool | Iterable[int | str]) -> set[int]:
-        if isinstance(donate, bool):
-            return {i for i, s in enumerate(self.inputs) if s.alias is not None and donate}
-        names = {s.name: i for i, s in enumerate(self.inputs)}
-        chosen: set[int] = set()
-        for item in donate:
-            index = names.get(item, -1) if isinstance(item, str) else item
-            if not 0 <= index < len(self.inputs):
-                known = ", ".join(names)
-                raise InputError(f"donate: there is no input {item!r}; the inputs are {known}")
-            chosen.add(index)
-        return chosen
 
     def _take_donated(
         self, inputs: Sequence[Array], targets: list[Array | None], donated: set[int]

@@ -25,14 +25,14 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from gristmill.errors import ClosedError, InputError
-from gristmill.runtime.arguments import admit, check_count
+from gristmill.runtime.arguments import admit, check_count, describe
 from gristmill.runtime.buffers import Alias, RawBuffer
 from gristmill.runtime.devices.base import Device, MemorySpace
 from gristmill.runtime.program import Signature
@@ -106,11 +106,15 @@ class InputUploader:
         """Whether it was closed."""
         return self._open.ended
 
-    def upload(self, arrays: Sequence[object]) -> list[RawBuffer]:
+    def upload(
+        self, arrays: Sequence[object], memory: Callable[[int], RawBuffer] | None = None
+    ) -> list[RawBuffer]:
         """One buffer for each input, in signature order; the caller closes them.
 
         A buffer may be used at once: its ``definition`` is done when its bytes are there. Takes what
-        ``Executable`` takes: C-contiguous numpy arrays, and what exports itself as one without a copy.
+        ``Executable`` takes: C-contiguous numpy arrays, and what exports itself as one without a copy;
+        and buffers of the device, which are used as they are. ``memory`` gives the buffer that a copy of
+        the input with a number goes to; by default that is new memory.
 
         Waits only while more than ``UploadOptions.pending_bytes`` are queued. Raises ``InputError``
         naming the input that does not fit, ``ResourceExhaustedError`` and ``ClosedError``; nothing is
@@ -119,25 +123,43 @@ class InputUploader:
         self._check_open()
         check_count(len(arrays), self.signatures, "arguments")
         pairs = enumerate(zip(arrays, self.signatures, strict=True))
-        admitted = [admit(value, signature, index) for index, (value, signature) in pairs]
+        arrays_of: dict[int, Array] = {}
         buffers: dict[int, RawBuffer] = {}
         try:
-            for index, array in enumerate(admitted):
-                found = self._in_place(array, self.signatures[index])
+            for index, (value, signature) in pairs:
+                if isinstance(value, RawBuffer):
+                    buffers[index] = self._admit_buffer(value, signature, index)
+                    continue
+                arrays_of[index] = admit(value, signature, index)
+                found = self._in_place(arrays_of[index], signature)
                 if found is not None:
                     buffers[index] = found
-            ways: list[Way] = [
-                "in place" if i in buffers else "copied" for i in range(len(admitted))
-            ]
-            missing = [index for index in range(len(admitted)) if index not in buffers]
+            ways: list[Way] = ["in place" if i in buffers else "copied" for i in range(len(arrays))]
+            missing = [index for index in range(len(arrays)) if index not in buffers]
             if missing:
-                self._copy(missing, admitted, buffers)
+                self._copy(missing, arrays_of, buffers, memory)
         except BaseException:
             for buffer in buffers.values():
                 buffer.close()
             raise
         self._last = ways
-        return [buffers[index] for index in range(len(admitted))]
+        return [buffers[index] for index in range(len(arrays))]
+
+    def _admit_buffer(self, buffer: RawBuffer, signature: Signature, index: int) -> RawBuffer:
+        """A view of a buffer that is an input as it stands."""
+        where = describe("argument", index, signature)
+        if buffer.device is not self.device:
+            raise InputError(f"{where}: {buffer!r} is not on {self.device}; copy it there first")
+        if buffer.nbytes != signature.type.nbytes:
+            raise InputError(
+                f"{where}: a buffer of {buffer.nbytes} bytes does not fit {signature.type}, which has "
+                f"{signature.type.nbytes}"
+            )
+        if buffer.nbytes and buffer.address % (self.options.alignment or 1):
+            raise InputError(
+                f"{where}: {buffer!r} is not aligned to {self.options.alignment} bytes; copy it"
+            )
+        return buffer.slice(0, buffer.nbytes)
 
     def _in_place(self, array: Array, signature: Signature) -> RawBuffer | None:
         """The array's own memory as a buffer that nobody writes; None: it has to be copied."""
@@ -155,13 +177,20 @@ class InputUploader:
         except InputError:  # its registration has ended meanwhile
             return None
 
-    def _copy(self, indices: list[int], arrays: list[Array], buffers: dict[int, RawBuffer]) -> None:
+    def _copy(
+        self,
+        indices: list[int],
+        arrays: dict[int, Array],
+        buffers: dict[int, RawBuffer],
+        memory: Callable[[int], RawBuffer] | None,
+    ) -> None:
         """Make ``buffers`` for ``indices``, and queue what fills them."""
         label = f"inputs {', '.join(self.signatures[index].name for index in indices)}"
         manager = create_transfer_manager(
             self.device,
             [self.signatures[index].type for index in indices],
             space=self.options.space,
+            buffers=None if memory is None else [memory(index) for index in indices],
             options=TransferOptions(bar=False, label=label),
             uploader=self._uploader,
         )

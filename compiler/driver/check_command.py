@@ -24,6 +24,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="succeed when at least N modules pass, whatever fails",
     )
     custom_calls.configure(parser)
+    parser.add_argument(
+        "--device", metavar="NAME", help="run on simulator, cuda or cuda:N (default: the CPU)"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every module and its time"
@@ -67,16 +71,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the modules; returns the exit code."""
+    from gristmill.compiler.driver.check_runner import check_file
     from gristmill.compiler.driver.check_workers import check_in_process, check_parallel
 
     paths = find_modules(args.paths)
     custom_calls.register(args.custom_calls)
     progress = Progress(len(paths))
     outcomes: list[Outcome] = []
+    check = partial(check_file, device=args.device)
     stream = (
-        check_parallel(paths, args.jobs, args.timeout, modules=args.custom_calls)
+        check_parallel(paths, args.jobs, args.timeout, check, modules=args.custom_calls)
         if args.jobs
-        else check_in_process(paths)
+        else check_in_process(paths, check)
     )
     for outcome in stream:
         outcomes.append(outcome)

@@ -35,12 +35,12 @@ class Outcome:
         return not self.causes
 
 
-def check_file(path: Path) -> Outcome:
-    """Run one module in this process; every error becomes part of the outcome."""
+def check_file(path: Path, device: str | None = None) -> Outcome:
+    """Run one module in this process, on the CPU or ``device``; every error becomes part of the outcome."""
     start = time.perf_counter()
     count = 0
     try:
-        count, problems = _run(path)
+        count, problems = _run(path, device)
         causes = tuple(f"wrong value: {name}" for name in dict.fromkeys(p[0] for p in problems))
         detail = "; ".join(f"{where}: {text}" for _, where, text in problems)
         if count == 0:
@@ -55,9 +55,10 @@ def check_file(path: Path) -> Outcome:
     return Outcome(str(path), causes, detail, time.perf_counter() - start, count)
 
 
-def _run(path: Path) -> tuple[int, list[tuple[str, str, str]]]:
+def _run(path: Path, device: str | None) -> tuple[int, list[tuple[str, str, str]]]:
     """The number of checks, and (kind, location, message) of each one that failed."""
     from gristmill.compiler.compile import compile_stages, import_source
+    from gristmill.compiler.compile_device import compile_for_device
     from gristmill.compiler.driver.arrays import listed
     from gristmill.compiler.driver.check_extraction import extract_checks
     from gristmill.compiler.options import CompileOptions
@@ -67,8 +68,12 @@ def _run(path: Path) -> tuple[int, list[tuple[str, str, str]]]:
     registry.create("inline-calls").run(module)
     checks = extract_checks(module)
     # With folding off the kernels compute what the check is about, not the compiler's evaluator.
-    compilation = compile_stages(module, options=CompileOptions(fold_constants=False))
-    results = listed(compilation.executable()())
+    options = CompileOptions(fold_constants=False)
+    if device is None:
+        results = listed(compile_stages(module, options=options).executable()())
+    else:
+        with compile_for_device(module, device, options=options) as executable:
+            results = listed(executable())
     judged = [(check, check.judge(results)) for check in checks]
     return len(checks), [(c.kind, c.location, text) for c, text in judged if text is not None]
 

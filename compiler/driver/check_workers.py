@@ -18,10 +18,12 @@ from gristmill.compiler.driver.check_runner import Outcome, check_file
 CheckFunction = Callable[[Path], Outcome]
 
 
-def check_in_process(paths: Sequence[Path]) -> Iterator[Outcome]:
+def check_in_process(
+    paths: Sequence[Path], check: CheckFunction = check_file
+) -> Iterator[Outcome]:
     """Run the modules one after another in this process."""
     for path in paths:
-        yield check_file(path)
+        yield check(path)
 
 
 def check_parallel(

@@ -42,6 +42,7 @@ _KINDS = {
     "Registration": "mapping",
     "LoadedCode": "code",
     "CudaModule": "module",
+    "SimulatorModule": "module",
     "CudaGraph": "graph",
     "Uploader": "uploader",
 }
