@@ -23,18 +23,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gristmill import __version__
 from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.options import CompileOptions
-from gristmill.compiler.target import Target
+from gristmill.compiler.target import GpuTarget, Target, parse_target
 from gristmill.errors import (
     ArtifactError,
     CacheError,
     CacheWarning,
     CustomCallError,
+    InputError,
     ToolchainError,
 )
 from gristmill.runtime import artifact, custom_calls, disk_cache, knobs
@@ -45,6 +46,10 @@ from gristmill.runtime.packages import find_package
 if TYPE_CHECKING:
     from gristmill.compiler.module import HloModule
     from gristmill.compiler.polymorphic import Key, PolymorphicExecutable
+    from gristmill.runtime.device_executable import DeviceExecutable
+    from gristmill.runtime.devices.launching import LaunchDevice
+
+    AnyExecutable = Executable | DeviceExecutable
 
 #: The ending of a cached program's file name; it is an artifact.
 SUFFIX = ".gmill"
@@ -60,41 +65,144 @@ _COMMAND_LINE = "driver"
 _NEUTRAL = ("verify", "jobs", "cache")
 
 
+@overload
+def compile(
+    source: Any, *, target: Literal["cpu"] | None = None, options: CompileOptions | None = None
+) -> Executable | PolymorphicExecutable: ...
+@overload
+def compile(
+    source: Any,
+    *,
+    target: Target | str | None = None,
+    device: LaunchDevice | str | None = None,
+    options: CompileOptions | None = None,
+) -> AnyExecutable | PolymorphicExecutable: ...
 def compile(  # the field's own word for it
-    source: Any, *, target: Target | None = None, options: CompileOptions | None = None
-) -> Executable | PolymorphicExecutable:
-    """The executable of ``source`` for ``target`` (default: this machine): from the cache on disk, or compiled now.
+    source: Any,
+    *,
+    target: Target | str | None = None,
+    device: LaunchDevice | str | None = None,
+    options: CompileOptions | None = None,
+) -> AnyExecutable | PolymorphicExecutable:
+    """The executable of ``source``: from the cache on disk, or compiled now.
 
-    ``source`` is a path (``str`` naming a file, or ``Path``), StableHLO or HLO text, bytes (bytecode, a portable
-    artifact), a JAX ``Lowered`` or ``Exported``, or an ``HloModule``, which is consumed. A program with dynamic shapes
-    gives a :class:`~gristmill.compiler.polymorphic.PolymorphicExecutable`, which compiles when it is called.
+    Args:
+        source: a path (``str`` naming a file, or ``Path``), StableHLO or HLO text, bytes (bytecode, a portable
+            artifact), a JAX ``Lowered`` or ``Exported``, or an ``HloModule``, which is consumed.
+        target: ``cpu``, this machine; ``cuda`` or, for example, ``cuda:sm_90``; or a :class:`Target`. Default:
+            what ``device`` is, or this machine.
+        device: where a program for a GPU runs: ``cuda`` (the default for such a target), ``cuda:N``,
+            ``simulator``, or an open device. One given by name is closed with the executable.
+        options: see :class:`CompileOptions`.
+
+    Returns:
+        An :class:`~gristmill.runtime.executable.Executable`, or for a GPU a
+        :class:`~gristmill.runtime.device_executable.DeviceExecutable`. A program with dynamic shapes gives a
+        :class:`~gristmill.compiler.polymorphic.PolymorphicExecutable`, which compiles when it is called.
     """
     options = options or CompileOptions()
-    target = target or host_target()
+    target = parse_target(target) if isinstance(target, str) else target
+    if device is None and not isinstance(target, GpuTarget):
+        return _compile(source, _for_cpu(target or host_target(), options))
+    if target is not None and not isinstance(target, GpuTarget):
+        raise InputError(
+            f"a program for {target.cpu} does not run on {device}; give no target, or a GPU"
+        )
+    from gristmill.runtime.devices.open import open_device
+
+    device = device or "cuda"
+    opened = open_device(device) if isinstance(device, str) else device
+    try:
+        return _compile(source, _for_device(target, opened, options, isinstance(device, str)))
+    except BaseException:
+        if isinstance(device, str):
+            opened.close()
+        raise
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    """How a program is compiled and loaded.
+
+    Attributes:
+        load: makes the executable; also of a program that was found.
+        close: ends what all executables share.
+    """
+
+    target: Target
+    options: CompileOptions
+    program: Callable[[HloModule], artifact.AnyProgram]
+    load: Callable[[artifact.AnyProgram], AnyExecutable]
+    close: Callable[[], None] | None = None
+
+
+def _for_cpu(target: Target, options: CompileOptions) -> _Recipe:
+    def program(module: HloModule) -> artifact.AnyProgram:
+        from gristmill.compiler.compile import compile_stages
+
+        return compile_stages(module, target, options=options).program()
+
+    def load(program: artifact.AnyProgram) -> Executable:
+        assert isinstance(program, artifact.Program), "the key says that it is for a CPU"
+        return Executable(program)
+
+    return _Recipe(target, options, program, load)
+
+
+def _for_device(
+    target: GpuTarget | None, device: LaunchDevice, options: CompileOptions, owned: bool
+) -> _Recipe:
+    from gristmill.compiler.target_device import options_for, target_of
+    from gristmill.runtime.device_executable import DeviceExecutable
+
+    chosen = target or target_of(device)
+    options = options_for(device, options)
+
+    def program(module: HloModule) -> artifact.AnyProgram:
+        from gristmill.compiler.compile_gpu import compile_gpu_stages
+
+        return compile_gpu_stages(module, chosen, options=options).program()
+
+    def load(program: artifact.AnyProgram) -> DeviceExecutable:
+        assert isinstance(program, artifact.DeviceProgram), "the key says that it is for a device"
+        return DeviceExecutable(program, device)
+
+    return _Recipe(chosen, options, program, load, device.close if owned else None)
+
+
+def _compile(source: Any, recipe: _Recipe) -> AnyExecutable | PolymorphicExecutable:
     content = frontends.content_of(source)
-    slot = slot_of(source if content is None else content, target, options)
-    ready = slot and slot.load()
+    slot = slot_of(source if content is None else content, recipe.target, recipe.options)
+    ready = slot and slot.load(recipe.load)
     if ready:
-        return ready
-    from gristmill.compiler.compile import compile_stages, import_program
+        return _owning(ready, recipe)
+    from gristmill.compiler.compile import import_program
     from gristmill.compiler.module import HloModule
 
-    def build(module: HloModule, slot: Slot | None) -> Executable:
-        program = compile_stages(module, target, options=options).program()
+    def build(module: HloModule, slot: Slot | None) -> AnyExecutable:
+        program = recipe.program(module)
         if slot is not None:
             slot.store(program)
-        return Executable(program)
+        return recipe.load(program)
 
     program = import_program(source if content is None else content)
     if isinstance(program, HloModule):
-        return build(program, slot)
+        return _owning(build(program, slot), recipe)
     from gristmill.compiler.polymorphic import PolymorphicExecutable
 
-    def specialise(key: Key, make: Callable[[], HloModule]) -> Executable:
+    def specialise(key: Key, make: Callable[[], HloModule]) -> AnyExecutable:
         own = slot and slot.specialised(key)
-        return (own and own.load()) or build(make(), own)
+        return (own and own.load(recipe.load)) or build(make(), own)
 
-    return PolymorphicExecutable(program, specialise)
+    return PolymorphicExecutable(program, specialise, recipe.close)
+
+
+def _owning(executable: AnyExecutable, recipe: _Recipe) -> AnyExecutable:
+    """The executable, which closes what was opened for it."""
+    if recipe.close is not None:
+        assert not isinstance(executable, Executable)
+        executable.owns_device = True
+    return executable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,21 +212,21 @@ class Slot:
     cache: DiskCache
     key: str
 
-    def load(self) -> Executable | None:
-        """The program, loaded; ``None`` when it is not there. A damaged entry is discarded."""
+    def load(self, make: Callable[[artifact.AnyProgram], AnyExecutable]) -> AnyExecutable | None:
+        """What ``make`` loads of the program; ``None`` when it is not there. A damaged entry is discarded."""
         name = self.key + SUFFIX
         path = self.cache.find(name)
         if path is None:
             return None
         try:
-            return Executable(artifact.load(path))
+            return make(artifact.load(path))
         except CustomCallError:
             return None  # a function is not registered: the compiler says which, with all else that is missing
         except (ArtifactError, ToolchainError):
             self.cache.discard(name)
             return None
 
-    def store(self, program: artifact.Program) -> None:
+    def store(self, program: artifact.AnyProgram) -> None:
         """Store ``program``; a failure is a warning.
 
         Nothing is stored when Gristmill's sources have changed since this process read them.

@@ -10,17 +10,22 @@ is what users call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlir import ir
 
 from gristmill.compiler import frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.codegen.native import compile_many, to_assembly, to_llvm_ir, to_object
-from gristmill.compiler.compile_base import StagedCompilation, StageFunction, artifact_bytes
-from gristmill.compiler.compile_gpu import GpuCompilation
+from gristmill.compiler.compile_base import (
+    Observer,
+    StagedCompilation,
+    StageFunction,
+    artifact_bytes,
+    run_stages,
+)
 from gristmill.compiler.emitters.library import partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
@@ -34,10 +39,8 @@ from gristmill.runtime.program import Program
 if TYPE_CHECKING:
     from gristmill.compiler.frontends.polymorphic import PolymorphicModule
 
-#: What :meth:`Compilation.emit` can give, in order; a GPU has others: ``GpuCompilation.STAGES``.
+#: What :meth:`Compilation.emit` can give, in order.
 STAGES = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
-
-Observer = Callable[[str], None]
 
 
 @dataclass
@@ -159,17 +162,6 @@ def import_program(source: Any) -> HloModule | PolymorphicModule:
     )
 
 
-@overload
-def compile_stages(
-    module: HloModule,
-    target: GpuTarget,
-    *,
-    options: CompileOptions | None = None,
-    stop_after: str | None = None,
-    observer: Observer | None = None,
-    keep_stages: bool = False,
-) -> GpuCompilation: ...
-@overload
 def compile_stages(
     module: HloModule,
     target: Target | None = None,
@@ -178,42 +170,20 @@ def compile_stages(
     stop_after: str | None = None,
     observer: Observer | None = None,
     keep_stages: bool = False,
-) -> Compilation: ...
-def compile_stages(
-    module: HloModule,
-    target: Target | None = None,
-    *,
-    options: CompileOptions | None = None,
-    stop_after: str | None = None,
-    observer: Observer | None = None,
-    keep_stages: bool = False,
-) -> Compilation | GpuCompilation:
+) -> Compilation:
     """Compile ``module`` (which is consumed) up to ``stop_after``.
 
     Args:
         module: the program, in the ``hlo`` dialect.
-        target: the CPU or GPU; default: this machine.
+        target: the CPU; default: this machine. :func:`~gristmill.compiler.compile_gpu.compile_gpu_stages` is for GPUs.
         options: see :class:`CompileOptions`.
-        stop_after: one of the compilation's ``STAGES``; default: everything.
+        stop_after: one of :data:`STAGES`; default: everything.
         observer: called with each stage's name when it starts.
-        keep_stages: keep every stage's IR, for ``emit``.
+        keep_stages: keep every stage's IR, for :meth:`Compilation.emit`.
     """
-    options = options or CompileOptions()
-    target = target or host_target()
-    compilation = (
-        GpuCompilation(target, keeps_stages=keep_stages, stop_after=stop_after)
-        if isinstance(target, GpuTarget)
-        else Compilation(target, keeps_stages=keep_stages)
-    )
-    stages = compilation.STAGES
-    if stop_after is not None and stop_after not in stages:
-        raise InputError(f"there is no stage {stop_after!r}; stages: {', '.join(stages)}")
-    last = stages.index(stop_after) if stop_after is not None else len(stages) - 1
-    with module.context, ir.Location.unknown():
-        for stage in stages[: last + 1]:
-            if observer is not None:
-                observer(stage)
-            compilation.run(stage, module, options)
+    compilation = Compilation(target or host_target(), keeps_stages=keep_stages)
+    assert not isinstance(compilation.target, GpuTarget), "a GPU has stages of its own"
+    run_stages(compilation, module, options, stop_after, observer)
     return compilation
 
 

@@ -23,6 +23,8 @@ from gristmill.compiler.target import Target
 from gristmill.errors import InputError
 from gristmill.runtime import artifact
 
+#: Called with each stage's name when it starts.
+Observer = Callable[[str], None]
 #: Does the work of one stage.
 StageFunction = Callable[[HloModule, CompileOptions], None]
 
@@ -70,6 +72,10 @@ class StagedCompilation:
             )
         return made
 
+    def reached(self, stage: str) -> bool:
+        """Whether :meth:`emit` has something for ``stage``."""
+        return stage in self._snapshots or self._emitted(stage) is not None
+
     def _emitted(self, stage: str) -> str | bytes | None:
         """The result of a stage that is not IR kept as such; None when it was not reached."""
         return None
@@ -114,6 +120,25 @@ class StagedCompilation:
         with self.timed("build program"):
             self._rt = build_program(module, self._library.specs, self.target)
         self._snapshots["rt"] = self._rt.module.operation
+
+
+def run_stages(
+    compilation: StagedCompilation,
+    module: HloModule,
+    options: CompileOptions | None,
+    stop_after: str | None,
+    observer: Observer | None,
+) -> None:
+    """Run the stages of ``compilation`` up to ``stop_after``; None for all."""
+    stages = compilation.STAGES
+    if stop_after is not None and stop_after not in stages:
+        raise InputError(f"there is no stage {stop_after!r}; stages: {', '.join(stages)}")
+    last = stages.index(stop_after) if stop_after is not None else len(stages) - 1
+    with module.context, ir.Location.unknown():
+        for stage in stages[: last + 1]:
+            if observer is not None:
+                observer(stage)
+            compilation.run(stage, module, options or CompileOptions())
 
 
 def _print(operation: ir.Operation) -> str:

@@ -20,12 +20,19 @@ from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.codegen.ptx import to_ptx
 from gristmill.compiler.codegen.ptxas import KernelResources, assemble, find_ptxas
 from gristmill.compiler.codegen.simulator import to_simulator_objects
-from gristmill.compiler.compile_base import StagedCompilation, StageFunction, artifact_bytes
+from gristmill.compiler.compile_base import (
+    Observer,
+    StagedCompilation,
+    StageFunction,
+    artifact_bytes,
+    run_stages,
+)
 from gristmill.compiler.emitters.library import gpu_module
 from gristmill.compiler.lowering.nvvm import lower_to_nvvm
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.program.device import build_device_program
+from gristmill.compiler.target import GpuTarget
 from gristmill.errors import InputError
 from gristmill.runtime.device_executable import DeviceExecutable
 from gristmill.runtime.device_program import DeviceProgram, Images, SimulatorImage
@@ -115,6 +122,7 @@ class GpuCompilation(StagedCompilation):
 
     def _run_ptx(self, module: HloModule, options: CompileOptions) -> None:
         if self._nvvm is not None:
+            assert isinstance(self.target, GpuTarget)
             with self.timed("generate PTX"):
                 self._ptx = to_ptx(self._nvvm, self.target)
 
@@ -132,3 +140,18 @@ class GpuCompilation(StagedCompilation):
         with self.timed("generate simulator code"):
             objects = to_simulator_objects(self._module, here)
         self._simulator = SimulatorImage(tuple(objects), here.triple, here.cpu, here.features)
+
+
+def compile_gpu_stages(
+    module: HloModule,
+    target: GpuTarget,
+    *,
+    options: CompileOptions | None = None,
+    stop_after: str | None = None,
+    observer: Observer | None = None,
+    keep_stages: bool = False,
+) -> GpuCompilation:
+    """As :func:`~gristmill.compiler.compile.compile_stages`, for a GPU; see ``GpuCompilation.STAGES``."""
+    compilation = GpuCompilation(target, keeps_stages=keep_stages, stop_after=stop_after)
+    run_stages(compilation, module, options, stop_after, observer)
+    return compilation

@@ -37,8 +37,8 @@ def jit(
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree
         executable, out_tree = cache[key]
-        results = executable(*(jax.numpy.asarray(leaf) for leaf in leaves))
-        flat = results if isinstance(results, tuple) else (results,)
+        results: Any = executable(*(jax.numpy.asarray(leaf) for leaf in leaves))
+        flat = cast("tuple[Any, ...]", results if isinstance(results, tuple) else (results,))
         return jax.tree_util.tree_unflatten(out_tree, flat)
 
     return call

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from gristmill.compiler.frontends.polymorphic import PolymorphicArgument, Polymo
 from gristmill.compiler.module import HloModule
 from gristmill.errors import InputError
 from gristmill.runtime.arguments import as_array
-from gristmill.runtime.executable import Executable, Results
+from gristmill.runtime.device_executable import DeviceExecutable
+from gristmill.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
+AnyExecutable = Executable | DeviceExecutable
 #: What a specialisation is made for: the arguments' shapes, and the content of those whose values matter.
 Key = tuple[Shapes, tuple[bytes, ...]]
 #: Gives the executable of a key; the function makes the program for it, in case it has to be compiled.
-Build = Callable[[Key, Callable[[], HloModule]], Executable]
+Build = Callable[[Key, Callable[[], HloModule]], AnyExecutable]
 
 #: Specialisations kept; the oldest goes when there are more.
 CAPACITY = 256
@@ -39,37 +41,59 @@ class PolymorphicExecutable:
         inputs: its arguments; ``str()`` of one is, for example, ``f32[b, 2*b + 1]``.
     """
 
-    def __init__(self, program: PolymorphicModule, build: Build) -> None:
-        """``build`` gives the executable of one specialisation of ``program``."""
+    def __init__(
+        self,
+        program: PolymorphicModule,
+        build: Build,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """``build`` gives the executable of one specialisation of ``program``; ``on_close`` is called at the end."""
+        self._on_close = on_close
         self.name = program.name
         self.inputs: tuple[PolymorphicArgument, ...] = program.inputs
         self._program = program
         self._build = build
         self._by_value = [i for i, item in enumerate(program.inputs) if item.by_value]
-        self._ready: dict[Key, Executable] = {}
-        self._pending: dict[Key, Future[Executable]] = {}
+        self._ready: dict[Key, AnyExecutable] = {}
+        self._pending: dict[Key, Future[AnyExecutable]] = {}
         self._lock = threading.Lock()
 
     def __call__(
         self,
         *arrays: object,
-        out: Array | Sequence[Array | None] | None = None,
-        threads: int | None = None,
-    ) -> Results:
+        **options: Any,
+    ) -> Any:
         """Run the program, after compiling it if these shapes are new.
 
-        ``out``, ``threads`` and the result are those of :meth:`Executable.__call__`. Raises ``InputError``
-        when an array, or the shapes together, do not fit the program.
+        ``options`` and the result are those of :meth:`Executable.__call__`, or of
+        :meth:`DeviceExecutable.__call__`. Raises ``InputError`` when an array, or the shapes together, do not
+        fit the program.
         """
         executable = self._known(arrays)
-        if executable is not None:
-            return executable(*arrays, out=out, threads=threads)
-        inputs = self._admit(arrays)
-        return self._executable(inputs)(*inputs, out=out, threads=threads)
+        if executable is None:
+            arrays = tuple(self._admit(arrays))
+            executable = self._executable(arrays)
+        return cast("Callable[..., Any]", executable)(*arrays, **options)
+
+    def close(self) -> None:
+        """Close every specialisation, and the device if it was opened for them; idempotent."""
+        with self._lock:
+            ready, self._ready = self._ready, {}
+            on_close, self._on_close = self._on_close, None
+        for executable in ready.values():
+            executable.close()
+        if on_close is not None:
+            on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def specialise(
         self, *shapes: Sequence[int], values: Mapping[int | str, object] | None = None
-    ) -> Executable:
+    ) -> AnyExecutable:
         """The executable for concrete shapes, one for each argument, from the cache or compiled now.
 
         Args:
@@ -79,7 +103,7 @@ class PolymorphicExecutable:
         given = self._values(values or {})
         return self._compiled((tuple(tuple(shape) for shape in shapes), given))
 
-    def specialised_for(self, *arrays: object) -> Executable:
+    def specialised_for(self, *arrays: object) -> AnyExecutable:
         """The executable that a call with ``arrays`` runs."""
         return self._executable(self._admit(arrays))
 
@@ -96,7 +120,7 @@ class PolymorphicExecutable:
     def __repr__(self) -> str:
         return f"<PolymorphicExecutable {self.name}({self._program}), {len(self)} specialised>"
 
-    def _known(self, arrays: Sequence[Any]) -> Executable | None:
+    def _known(self, arrays: Sequence[Any]) -> AnyExecutable | None:
         """The cached executable for these shapes, if no values matter: it checks the arrays itself."""
         if self._by_value:
             return None
@@ -121,7 +145,7 @@ class PolymorphicExecutable:
             inputs.append(array)
         return inputs
 
-    def _executable(self, inputs: Sequence[Array]) -> Executable:
+    def _executable(self, inputs: Sequence[Array]) -> AnyExecutable:
         key = (
             tuple([array.shape for array in inputs]),
             tuple([inputs[index].tobytes() for index in self._by_value]),
@@ -140,7 +164,7 @@ class PolymorphicExecutable:
             given.append(np.asarray(value, item.element.dtype).tobytes())
         return tuple(given)
 
-    def _compiled(self, key: Key) -> Executable:
+    def _compiled(self, key: Key) -> AnyExecutable:
         """The executable for ``key``: cached, or compiled by the first of the threads that ask for it."""
         with self._lock:
             ready = self._ready.get(key)
@@ -154,7 +178,7 @@ class PolymorphicExecutable:
             self._compile(key, future)
         return future.result()
 
-    def _compile(self, key: Key, future: Future[Executable]) -> None:
+    def _compile(self, key: Key, future: Future[AnyExecutable]) -> None:
         try:
             executable = self._build(key, lambda: self._module(key))
         except BaseException as error:

@@ -108,5 +108,7 @@ def parse_target(text: str) -> GpuTarget | None:
     if text == "cpu":
         return None
     if kind != "cuda":
-        raise InputError(f"target {text!r} is not known; give cpu, cuda or cuda:CHIP, like cuda:sm_90")
+        raise InputError(
+            f"target {text!r} is not known; give cpu, cuda or cuda:CHIP, like cuda:sm_90"
+        )
     return gpu_target(chip or DEFAULT_CHIP)

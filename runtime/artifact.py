@@ -3,9 +3,10 @@
 
 An artifact is a zip archive with stored (uncompressed) members:
 
-- ``manifest.json``: format and ABI version, target, signature, sizes, entry symbol, the table of
-  constants, and size and SHA-256 of every other member;
-- ``object0.o``, ``object1.o``, …: relocatable objects for the target CPU;
+- ``manifest.json``: format and ABI version, target, signature, sizes, the table of constants, and size and
+  SHA-256 of every other member; for a device also its kernels and steps;
+- ``object0.o``, ``object1.o``, …: relocatable objects for the target CPU; for a device ``kernels.ptx``,
+  ``kernels.cubin`` and ``simulator0.o``, …, as far as they were made;
 - ``constants.bin``: the constants' data, each 64-byte aligned in the *file*, so that it can be mapped
   and used in place.
 
@@ -18,7 +19,7 @@ import hashlib
 import mmap
 import struct
 import zipfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -26,68 +27,69 @@ from typing import IO, Any
 import numpy as np
 
 from gristmill.errors import ArtifactError
+from gristmill.runtime import device_manifest, manifest
 from gristmill.runtime.atomic import replacing
+from gristmill.runtime.cpu import check_cpu
+from gristmill.runtime.device_manifest import DeviceManifest
 from gristmill.runtime.device_program import DeviceProgram
-from gristmill.runtime.llvm.target import default_triple, host_features
-from gristmill.runtime.manifest import (
+from gristmill.runtime.manifest import Manifest
+from gristmill.runtime.manifest_fields import (
     CONSTANTS,
     MANIFEST,
     ConstantEntry,
-    Manifest,
     Member,
-    parse_manifest,
-    render_manifest,
+    read_fields,
 )
 from gristmill.runtime.program import ALIGNMENT, Program, align_up
 
+Constants = Sequence[np.ndarray[Any, Any]]
 #: Whatever an artifact can hold.
 AnyProgram = Program | DeviceProgram
+AnyManifest = Manifest | DeviceManifest
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _PADDING_ID = 0x474D  # Private extra-field id of the alignment padding.
 _EXTRA_HEADER_BYTES = 4
 _CHUNK = 1 << 20
 
-#: Prefixes of the CPU features that numeric code is generated with; others (``rtm``, ``sgx``, …) may
-#: differ between machines without harm.
-_CODE_FEATURES = (
-    *("64bit", "adx", "amx", "avx", "bmi", "cmov", "cx16", "f16c", "fma", "gfni", "lzcnt"),
-    *("movbe", "popcnt", "sahf", "sse", "ssse", "vaes", "vpclmul"),
-    *("bf16", "crypto", "dotprod", "fp", "fullfp16", "i8mm", "lse", "neon", "sve"),
-)
 
-
-def save(program: Program, path: str | Path, *, durable: bool = True) -> None:
+def save(program: AnyProgram, path: str | Path, *, durable: bool = True) -> None:
     """Write ``program`` to ``path``, readable by its owner only. The file appears complete or not at all.
 
     ``durable`` waits until it is on the disk; without that, a crash of the system can leave a damaged file, which
     :func:`load` refuses. Raises ``ArtifactError`` when it cannot be written.
     """
     path = Path(path)
-    objects = {f"object{i}.o": data for i, data in enumerate(program.objects)}
-    entries, size = _constant_table(program)
+    entries, size = _constant_table(program.constants)
+    if isinstance(program, Program):
+        code = {f"object{i}.o": data for i, data in enumerate(program.objects)}
+    else:
+        code = device_manifest.code_members(program.images)
     members = {
-        name: Member(len(data), hashlib.sha256(data).hexdigest()) for name, data in objects.items()
+        name: Member(len(data), hashlib.sha256(data).hexdigest()) for name, data in code.items()
     }
     digest = hashlib.sha256()
-    for chunk in _constant_chunks(program, entries, size):
+    for chunk in _constant_chunks(program.constants, entries, size):
         digest.update(chunk)
     members[CONSTANTS] = Member(size, digest.hexdigest())
-    text = render_manifest(program, list(objects), entries, members)
+    if isinstance(program, Program):
+        text = manifest.render_manifest(program, list(code), entries, members)
+    else:
+        text = device_manifest.render_manifest(program, entries, members)
     try:
         with (
             replacing(path, durable=durable) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
         ):
             _write_member(archive, MANIFEST, [text.encode()])
-            for name, data in objects.items():
+            for name, data in code.items():
                 _write_member(archive, name, [data])
-            _write_member(archive, CONSTANTS, _constant_chunks(program, entries, size))
+            _write_member(archive, CONSTANTS, _constant_chunks(program.constants, entries, size))
     except OSError as error:
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def load(path: str | Path) -> Program:
+def load(path: str | Path) -> AnyProgram:
     """Read an artifact; constants are mapped from the file, not read.
 
     Raises ``ArtifactError`` when the file is missing, truncated or corrupt, has another format or
@@ -95,18 +97,39 @@ def load(path: str | Path) -> Program:
     """
     path = Path(path)
     with _explained(path), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        manifest = parse_manifest(_read_member(archive, MANIFEST))
-        _check_target(manifest)
-        objects = [_checked(archive, name, manifest) for name in manifest.objects]
-        offset = _check_constants(archive, file, manifest)
-        constants = _map_constants(file, offset, manifest)
-    return manifest.program(objects, constants)
+        found = _parse(_read_member(archive, MANIFEST))
+        if isinstance(found, Manifest):
+            check_cpu(found.triple, found.cpu, found.features)
+        code = {name: _checked(archive, name, found) for name in found.code}
+        offset = _check_constants(archive, file, found)
+        constants = _map_constants(file, offset, found)
+        return found.program(code, constants)
 
 
-def read_manifest(path: str | Path) -> Manifest:
+def load_host(path: str | Path) -> Program:
+    """As :func:`load`, of a program for a CPU; raises ``ArtifactError`` for any other."""
+    program = load(path)
+    if not isinstance(program, Program):
+        raise ArtifactError(
+            f"{path}: compiled for {program.chip}, not for a CPU; load it on a device"
+        )
+    return program
+
+
+def read_manifest(path: str | Path) -> AnyManifest:
     """What an artifact says of itself; nothing else of it is read or checked. Raises as :func:`load`."""
     with _explained(Path(path)), zipfile.ZipFile(path) as archive:
-        return parse_manifest(_read_member(archive, MANIFEST))
+        return _parse(_read_member(archive, MANIFEST))
+
+
+def _parse(data: bytes) -> AnyManifest:
+    fields = read_fields(data)
+    kind = fields.text("kind")
+    if kind == device_manifest.KIND:
+        return device_manifest.parse_manifest(fields)
+    if kind == manifest.KIND:
+        return manifest.parse_manifest(fields)
+    raise ArtifactError(f"{MANIFEST}: programs of kind {kind!r} are not known to this version")
 
 
 @contextmanager
@@ -123,21 +146,21 @@ def _explained(path: Path) -> Generator[None]:
         raise ArtifactError(f"{path} is not an artifact, or truncated: {error}") from None
 
 
-def _constant_table(program: Program) -> tuple[list[ConstantEntry], int]:
+def _constant_table(constants: Constants) -> tuple[list[ConstantEntry], int]:
     entries: list[ConstantEntry] = []
     offset = 0
-    for array in program.constants:
+    for array in constants:
         entries.append(ConstantEntry.of(offset, array))
         offset = align_up(offset + array.nbytes)
     return entries, offset
 
 
 def _constant_chunks(
-    program: Program, entries: list[ConstantEntry], size: int
+    constants: Constants, entries: list[ConstantEntry], size: int
 ) -> Iterator[memoryview | bytes]:
     """The content of ``constants.bin`` in pieces, without copying the arrays."""
     written = 0
-    for entry, array in zip(entries, program.constants, strict=True):
+    for entry, array in zip(entries, constants, strict=True):
         yield b"\0" * (entry.offset - written)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, data.size, _CHUNK):
@@ -168,21 +191,21 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
         raise ArtifactError(f"the artifact has no {name}; it is incomplete") from None
 
 
-def _checked(archive: zipfile.ZipFile, name: str, manifest: Manifest) -> bytes:
+def _checked(archive: zipfile.ZipFile, name: str, found: AnyManifest) -> bytes:
     data = _read_member(archive, name)
-    member = manifest.members[name]
+    member = found.members[name]
     if len(data) != member.size or hashlib.sha256(data).hexdigest() != member.sha256:
         raise ArtifactError(f"{name} is corrupt (its checksum does not match)")
     return data
 
 
-def _check_constants(archive: zipfile.ZipFile, file: IO[bytes], manifest: Manifest) -> int:
+def _check_constants(archive: zipfile.ZipFile, file: IO[bytes], found: AnyManifest) -> int:
     """Verify ``constants.bin`` and return the offset of its data in the file."""
     try:
         info = archive.getinfo(CONSTANTS)
     except KeyError:
         raise ArtifactError(f"the artifact has no {CONSTANTS}; it is incomplete") from None
-    member = manifest.members[CONSTANTS]
+    member = found.members[CONSTANTS]
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != member.size:
         raise ArtifactError(f"{CONSTANTS} is corrupt (size or compression)")
     file.seek(info.header_offset)
@@ -200,30 +223,11 @@ def _check_constants(archive: zipfile.ZipFile, file: IO[bytes], manifest: Manife
     return offset
 
 
-def _map_constants(file: IO[bytes], offset: int, manifest: Manifest) -> list[np.ndarray[Any, Any]]:
-    if not manifest.members[CONSTANTS].size:
-        return [np.zeros(c.type.shape, c.type.element.dtype) for c in manifest.constants]
+def _map_constants(file: IO[bytes], offset: int, found: AnyManifest) -> list[np.ndarray[Any, Any]]:
+    if not found.members[CONSTANTS].size:
+        return [np.zeros(c.type.shape, c.type.element.dtype) for c in found.constants]
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return [
         np.ndarray(c.type.shape, c.type.element.dtype, buffer=mapped, offset=offset + c.offset)
-        for c in manifest.constants
+        for c in found.constants
     ]
-
-
-def _check_target(manifest: Manifest) -> None:
-    here = default_triple()
-    if manifest.triple.split("-")[0] != here.split("-")[0]:
-        raise ArtifactError(f"compiled for {manifest.triple}; this machine is {here}")
-    present = set(host_features().split(","))
-    missing = [
-        feature[1:]
-        for feature in manifest.features.split(",")
-        if feature.startswith("+")
-        and feature not in present
-        and feature[1:].startswith(_CODE_FEATURES)
-    ]
-    if missing:
-        raise ArtifactError(
-            f"compiled for {manifest.cpu} with CPU features this machine lacks: "
-            f"{', '.join(missing)}; compile it with GRISTMILL_CPU set to a CPU that both have"
-        )

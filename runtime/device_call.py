@@ -108,7 +108,9 @@ class Call:
                 raise InputError(f"{where}: a donated buffer must be writeable")
             for other, value in enumerate(arguments):
                 if other != index and isinstance(value, RawBuffer) and _overlap(buffer, value):
-                    raise InputError(f"{where}: a donated buffer shares memory with argument {other}")
+                    raise InputError(
+                        f"{where}: a donated buffer shares memory with argument {other}"
+                    )
             if output is not None and buffer.nbytes == inputs[index].type.nbytes:
                 view = buffer.slice(0, buffer.nbytes)
                 view.definition = self.finished

@@ -50,13 +50,14 @@ class DeviceExecutable:
     Args:
         program: what to run.
         device: where; it must outlive the executable.
-        owns_device: whether the device is closed with the executable, and when there will be none.
+        owns_device: whether the device is closed with the executable.
 
     Raises ``DeviceError`` when the program has no kernels for this device, ``ResourceExhaustedError``.
 
     Attributes:
         name: the program's name.
         inputs, outputs: signatures in calling order.
+        owns_device: as given; it may be changed.
     """
 
     def __init__(
@@ -66,14 +67,13 @@ class DeviceExecutable:
         self.inputs: tuple[Signature, ...] = tuple(program.inputs)
         self.outputs: tuple[Signature, ...] = tuple(program.outputs)
         self.device = device
+        self.owns_device = owns_device
         self._program = program
         self._idle: list[Frame] = []
         self._running = 0
         self._closed = True  # until there is something to close
         self._changed = threading.Condition(threading.RLock())
         with ExitStack() as parts:
-            if owns_device:
-                parts.callback(device.close)
             self._loaded = _load(program, device, parts)
             self._parts = parts.pop_all()
         self._closed = False
@@ -156,9 +156,12 @@ class DeviceExecutable:
             idle, self._idle = self._idle, []
         for tool in observer.active:
             tool.closed(self)
-        with self._parts:
-            for frame in idle:
-                frame.close()
+        with ExitStack() as last:
+            if self.owns_device:
+                last.callback(self.device.close)
+            with self._parts:
+                for frame in idle:
+                    frame.close()
 
     def __enter__(self) -> Self:
         return self
@@ -209,9 +212,7 @@ class DeviceExecutable:
 
 def _load(program: DeviceProgram, device: LaunchDevice, parts: ExitStack) -> LoadedProgram:
     """Put a program on a device; ``parts`` closes what that takes."""
-    module = parts.enter_context(
-        device.load_kernels(program.images, program.chip, program.kernels)
-    )
+    module = parts.enter_context(device.load_kernels(program.images, program.chip, program.kernels))
     kernels = [(kernel, module.kernel(kernel.name)) for kernel in program.kernels]
     uploader = parts.enter_context(InputUploader(device, program.inputs, options=_OPTIONS))
     constants = _upload_constants(device, program.constants)

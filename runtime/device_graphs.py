@@ -51,9 +51,7 @@ class Graphs:
         self._roots: dict[Segment, tuple[_Key, ...]] = {}
 
     @staticmethod
-    def of(
-        device: LaunchDevice, kernels: Sequence[tuple[DeviceKernel, Kernel]]
-    ) -> Graphs | None:
+    def of(device: LaunchDevice, kernels: Sequence[tuple[DeviceKernel, Kernel]]) -> Graphs | None:
         """Graphs on ``device``, or None where it has none."""
         return Graphs(device, kernels) if isinstance(device, CudaDevice) else None
 

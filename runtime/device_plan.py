@@ -163,7 +163,8 @@ class _Accesses:
         else:
             reads, writes = (step.source,), (step.destination,)
         found: set[int] = set()
-        ranges = [(place, False) for place in reads] + [(place, True) for place in writes]
+        ranges = [(place, False) for place in reads if place.nbytes]
+        ranges += [(place, True) for place in writes if place.nbytes]
         for place, write in ranges:
             begin, end = place.offset, place.offset + place.nbytes
             for other_begin, other_end, number, wrote in self._of(place):
@@ -179,7 +180,7 @@ class _Accesses:
         return self._known.setdefault(self._memory.get(key, key), [])
 
     def _note(self, place: BufferRange, write: bool) -> None:
-        if place.root == "constant" or not place.nbytes:
+        if place.root == "constant":
             return
         known = self._of(place)
         begin, end = place.offset, place.offset + place.nbytes

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from gristmill.errors import DependencyError
 from gristmill.runtime import observer
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.device_graphs import Graphs, ranges_of
-from gristmill.runtime.device_plan import BranchNode, LoopNode, Node, PlacedStep, Segment, streams_of
+from gristmill.runtime.device_plan import (
+    BranchNode,
+    LoopNode,
+    Node,
+    PlacedStep,
+    Segment,
+    streams_of,
+)
 from gristmill.runtime.device_program import BufferRange, DeviceKernel, DeviceProgram, LaunchStep
 from gristmill.runtime.devices.launching import Kernel, LaunchDevice
 from gristmill.runtime.devices.stream import Stream
@@ -161,9 +169,7 @@ class Run:
         for placed in segment.steps:
             waits = [events[number] for number in placed.waits]
             if placed.first:
-                waits += [
-                    e for s, e in enumerate(before) if e is not None and s != placed.stream
-                ]
+                waits += [e for s, e in enumerate(before) if e is not None and s != placed.stream]
             event = self._step(placed, waits)
             events.append(event)
             self._last[placed.stream] = event
@@ -201,7 +207,13 @@ class Run:
         (to, to_offset), (of, of_offset) = destination.storage, origin.storage
         device = self._frame.device
         return device.copy(
-            to, to_offset + target.offset, of, of_offset + source.offset, source.nbytes, stream, waits
+            to,
+            to_offset + target.offset,
+            of,
+            of_offset + source.offset,
+            source.nbytes,
+            stream,
+            waits,
         )
 
     def _accesses(self, places: Sequence[BufferRange]) -> tuple[observer.Access, ...]:
@@ -224,5 +236,3 @@ def root_cause(error: BaseException) -> BaseException:
     while isinstance(error, DependencyError) and error.__cause__ is not None:
         error = error.__cause__
     return error
-
-

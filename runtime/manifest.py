@@ -1,50 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The artifact's manifest: typed records to and from JSON, every field checked when read."""
+"""The manifest of a program for a CPU: typed records to and from JSON, every field checked when read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from gristmill.errors import ArtifactError, InputError
-from gristmill.runtime.program import ALIGNMENT, ENTRY_ABI_VERSION, CustomCall, Program, Signature
-from gristmill.runtime.types import ArrayType, element_type_of
+from gristmill.errors import ArtifactError
+from gristmill.runtime.manifest_fields import (
+    MANIFEST,
+    ConstantEntry,
+    Fields,
+    Member,
+    check_consistency,
+    check_version,
+    common_fields,
+    read_constant,
+    read_members,
+    read_signature,
+    render,
+)
+from gristmill.runtime.program import ENTRY_ABI_VERSION, CustomCall, Program, Signature
 
-#: Raised when the archive's layout or the manifest's fields change.
-FORMAT_VERSION = 1
-
-MANIFEST = "manifest.json"
-CONSTANTS = "constants.bin"
-
-
-@dataclass(frozen=True)
-class Member:
-    """Size in bytes and SHA-256 of one archive member."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class ConstantEntry:
-    """Where a constant lies in ``constants.bin``: byte offset and type."""
-
-    offset: int
-    type: ArrayType
-
-    @staticmethod
-    def of(offset: int, array: np.ndarray[Any, Any]) -> ConstantEntry:
-        """The entry of ``array`` at ``offset``."""
-        return ConstantEntry(offset, ArrayType(array.shape, element_type_of(array.dtype)))
+#: What the manifest calls this kind of program.
+KIND = "host"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``manifest.json`` says."""
+    """What ``manifest.json`` says of a program for a CPU."""
 
     name: str
     entry: str
@@ -61,15 +49,25 @@ class Manifest:
     custom_calls: tuple[CustomCall, ...]
     members: dict[str, Member]
 
+    @property
+    def target_name(self) -> str:
+        """What the program was compiled for, for people."""
+        return self.cpu
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The members that hold code."""
+        return self.objects
+
     def program(
-        self, objects: Sequence[bytes], constants: Sequence[np.ndarray[Any, Any]]
+        self, code: Mapping[str, bytes], constants: Sequence[np.ndarray[Any, Any]]
     ) -> Program:
         """The program, given its members' content."""
         return Program(
             name=self.name,
             inputs=self.inputs,
             outputs=self.outputs,
-            objects=objects,
+            objects=[code[name] for name in self.objects],
             constants=constants,
             arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,
@@ -89,54 +87,35 @@ def render_manifest(
     members: dict[str, Member],
 ) -> str:
     """The manifest's JSON text."""
-
-    def signature(record: Signature) -> dict[str, Any]:
-        return {**vars(record), "type": str(record.type)}
-
-    content = {
-        "format": FORMAT_VERSION,
-        "abi": ENTRY_ABI_VERSION,
-        "name": program.name,
-        "entry": program.entry,
-        "parallel": program.parallel,
-        "arena_bytes": program.arena_bytes,
-        "scratch_bytes": program.scratch_bytes,
-        "target": {
-            "triple": program.target_triple,
-            "cpu": program.target_cpu,
-            "features": program.target_features,
-        },
-        "inputs": [signature(s) for s in program.inputs],
-        "outputs": [signature(s) for s in program.outputs],
-        "objects": list(objects),
-        "constants": [
-            {"offset": c.offset, "size": c.type.nbytes, "type": str(c.type)} for c in constants
-        ],
-        "custom_calls": [
-            {
-                **vars(call),
-                "inputs": [str(kind) for kind in call.inputs],
-                "outputs": [str(kind) for kind in call.outputs],
-            }
-            for call in program.custom_calls
-        ],
-        "members": {name: asdict(member) for name, member in members.items()},
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False)
+    signatures = (program.inputs, program.outputs)
+    return render(
+        {
+            **common_fields(KIND, ENTRY_ABI_VERSION, program.name, signatures, constants, members),
+            "entry": program.entry,
+            "parallel": program.parallel,
+            "arena_bytes": program.arena_bytes,
+            "scratch_bytes": program.scratch_bytes,
+            "target": {
+                "triple": program.target_triple,
+                "cpu": program.target_cpu,
+                "features": program.target_features,
+            },
+            "objects": list(objects),
+            "custom_calls": [
+                {
+                    **vars(call),
+                    "inputs": [str(kind) for kind in call.inputs],
+                    "outputs": [str(kind) for kind in call.outputs],
+                }
+                for call in program.custom_calls
+            ],
+        }
+    )
 
 
-def parse_manifest(data: bytes) -> Manifest:
-    """Read and check a manifest; raises ``ArtifactError`` naming the faulty field."""
-    try:
-        content = _Fields(json.loads(data), "manifest")
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MANIFEST} is not JSON: {error}") from None
-    for key, supported in (("format", FORMAT_VERSION), ("abi", ENTRY_ABI_VERSION)):
-        found = content.integer(key)
-        if found != supported:
-            raise ArtifactError(
-                f"{key} version {found} is not supported, only {supported}; compile the model again"
-            )
+def parse_manifest(content: Fields) -> Manifest:
+    """Check a manifest's fields; raises ``ArtifactError`` naming the faulty one."""
+    check_version(content, "abi", ENTRY_ABI_VERSION)
     target = content.fields("target")
     manifest = Manifest(
         name=content.text("name"),
@@ -147,15 +126,24 @@ def parse_manifest(data: bytes) -> Manifest:
         triple=target.text("triple"),
         cpu=target.text("cpu"),
         features=target.text("features"),
-        inputs=tuple(_signature(f) for f in content.records("inputs")),
-        outputs=tuple(_signature(f) for f in content.records("outputs")),
+        inputs=tuple(read_signature(f) for f in content.records("inputs")),
+        outputs=tuple(read_signature(f) for f in content.records("outputs")),
         objects=tuple(content.texts("objects")),
+<<<<<<< HEAD
         constants=tuple(_constant(f) for f in content.records("constants")),
         custom_calls=tuple(_custom_call(f) for f in content.records("custom_calls")),
         members=_members(content.fields("members")),
+=======
+        constants=tuple(read_constant(f) for f in content.records("constants")),
+        custom_calls=tuple(_custom_call(f) for f in content.records("custom_calls")),
+        members=read_members(content.fields("members")),
     )
-    _check_consistency(manifest)
+    check_consistency(
+        manifest.objects, manifest.members, manifest.constants, manifest.inputs, manifest.outputs
+>>>>>>> 121fe9d (Device executables, plans, graphs, artifacts; gristmill compile and run for GPUs)
+    )
     return manifest
+<<<<<<< HEAD
 
 
 def _signature(fields: _Fields) -> Signature:
@@ -267,3 +255,5 @@ class _Fields:
         if any(size < 0 for size in kind.shape):
             raise ArtifactError(f"{MANIFEST}: {self.where} has a negative size")
         return kind
+=======
+>>>>>>> 121fe9d (Device executables, plans, graphs, artifacts; gristmill compile and run for GPUs)

@@ -24,6 +24,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,7 @@ def _prepare(args: argparse.Namespace, path: Path) -> _Subject:
         raise InputError(f"no such file: {path}")
     start = time.perf_counter()
     if is_artifact(path):
-        program = artifact.load(path)
+        program = artifact.load_host(path)
         executable = Executable(program)
         return _Subject(path, executable, program, time.perf_counter() - start)
     from gristmill.compiler.compile import compile_stages
@@ -218,11 +219,11 @@ def _run(
     """Seconds of each call; the first, with cold caches, is not counted."""
     from gristmill.compiler.driver.run_command import measure
 
-    measure(executable, inputs, 1, threads)
+    measure(partial(executable, threads=threads), inputs, 1)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < _TURNS_AT_LEAST or time.perf_counter() < end:
-        times += measure(executable, inputs, 1, threads)
+        times += measure(partial(executable, threads=threads), inputs, 1)
     return times
 
 
@@ -266,7 +267,7 @@ def _run_block(
 ) -> list[float]:
     from gristmill.compiler.driver.run_command import measure
 
-    times = measure(executable, inputs, 1, threads)
+    times = measure(partial(executable, threads=threads), inputs, 1)
     while sum(times) < seconds:
-        times += measure(executable, inputs, 1, threads)
+        times += measure(partial(executable, threads=threads), inputs, 1)
     return times

@@ -96,7 +96,7 @@ def _title(cache: DiskCache, entry: Entry) -> str:
         manifest = artifact.read_manifest(cache.folder / entry.name)
     except ArtifactError as error:
         return f"damaged: {error.message}"
-    return f"{manifest.name} ({manifest.cpu})"
+    return f"{manifest.name} ({manifest.target_name})"
 
 
 def _verify(cache: DiskCache, args: argparse.Namespace) -> int:

@@ -18,9 +18,7 @@ from gristmill.compiler.driver.check_runner import Outcome, check_file
 CheckFunction = Callable[[Path], Outcome]
 
 
-def check_in_process(
-    paths: Sequence[Path], check: CheckFunction = check_file
-) -> Iterator[Outcome]:
+def check_in_process(paths: Sequence[Path], check: CheckFunction = check_file) -> Iterator[Outcome]:
     """Run the modules one after another in this process."""
     for path in paths:
         yield check(path)

@@ -14,6 +14,7 @@ examples:
   gristmill run model.mlir --inputs in.npz --output out.npz
   gristmill run model.gmill --inputs in.npz --repeat 200 --threads 1
   gristmill run model.mlir --inputs in.npz --expect out.npz --tolerance 1e-5
+  gristmill run model.mlir --inputs in.npz --device=simulator    a GPU's kernels, simulated and checked
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,8 +35,7 @@ from gristmill.errors import GristmillError, InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from gristmill.compiler.polymorphic import PolymorphicExecutable
-    from gristmill.runtime.executable import Executable
+    from gristmill.compiler.polymorphic import AnyExecutable, PolymorphicExecutable
 
     Array = np.ndarray[Any, Any]
 
@@ -84,6 +85,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-cache", action="store_true", help="compile, even if the cache on disk has the program"
     )
     parser.add_argument(
+        "--device", metavar="NAME", help="run on simulator, cuda or cuda:N (default: the CPU)"
+    )
+    parser.add_argument(
+        "--target", metavar="NAME", help="compile for cpu, cuda or cuda:CHIP (default: --device's)"
+    )
+    parser.add_argument(
         "--threads", type=int, metavar="N", help="threads to use (default: all cores)"
     )
 
@@ -91,20 +98,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Compile or load, run, then print, save and compare; returns the exit code."""
     import gristmill
-    from gristmill.compiler.driver.arrays import listed, names, save
 
     if not args.model.is_file():
         raise InputError(f"no such file: {args.model}")
     custom_calls.register(args.custom_calls)
     start = time.perf_counter()
     if is_artifact(args.model):
-        program = gristmill.load(args.model)
+        program = gristmill.load(args.model, device=args.device)
     else:
         options = gristmill.CompileOptions(cache=False if args.no_cache else None)
-        program = gristmill.compile(args.model, options=options)
+        program = gristmill.compile(
+            args.model, target=args.target, device=args.device, options=options
+        )
+    with program:
+        return _run(args, program, start)
+
+
+def _run(
+    args: argparse.Namespace, program: AnyExecutable | PolymorphicExecutable, start: float
+) -> int:
+    from gristmill.compiler.driver.arrays import listed, names, save
+
     executable, inputs = _bind(args, program)
+    call = _caller(executable, args.threads)
     ready = time.perf_counter() - start
-    outputs = listed(executable(*inputs, threads=args.threads))
+    outputs = listed(call(*inputs))
     if args.output is not None:
         save(args.output, names(executable.outputs), outputs)
     if args.print or (args.output is None and args.expect is None and not args.repeat):
@@ -112,7 +130,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.expect is not None:
         _compare(executable, outputs, args.expect, args.tolerance)
     if args.repeat:
-        times = measure(executable, inputs, args.repeat, args.threads)
+        times = measure(call, inputs, args.repeat)
         print(
             f"ready in {seconds(ready)}; {args.repeat} runs: min {seconds(min(times))}, "
             f"median {seconds(statistics.median(times))}"
@@ -127,12 +145,12 @@ def is_artifact(path: Path) -> bool:
 
 
 def _bind(
-    args: argparse.Namespace, program: Executable | PolymorphicExecutable
-) -> tuple[Executable, list[Array]]:
+    args: argparse.Namespace, program: AnyExecutable | PolymorphicExecutable
+) -> tuple[AnyExecutable, list[Array]]:
     """What runs, and its inputs; a program with dynamic shapes is compiled for those of its inputs."""
-    from gristmill.runtime.executable import Executable
+    from gristmill.compiler.polymorphic import PolymorphicExecutable
 
-    if isinstance(program, Executable):
+    if not isinstance(program, PolymorphicExecutable):
         if args.random:
             return program, random_inputs(program, args.seed)
         return program, given_inputs(args, wanted_by(program))
@@ -153,7 +171,7 @@ class Wanted(NamedTuple):
     text: str
 
 
-def wanted_by(executable: Executable) -> list[Wanted]:
+def wanted_by(executable: AnyExecutable) -> list[Wanted]:
     """The inputs of an executable."""
     return [Wanted(i.name, i.type.element.dtype, str(i.type)) for i in executable.inputs]
 
@@ -180,7 +198,7 @@ def given_inputs(args: argparse.Namespace, wanted: list[Wanted]) -> list[Array]:
     return [as_dtype(array, item.dtype) for array, item in zip(arrays, wanted, strict=True)]
 
 
-def random_inputs(executable: Executable, seed: int) -> list[Array]:
+def random_inputs(executable: AnyExecutable, seed: int) -> list[Array]:
     """Random arrays for every input, the same for the same seed."""
     import numpy as np
 
@@ -199,7 +217,7 @@ def random_inputs(executable: Executable, seed: int) -> list[Array]:
     return arrays
 
 
-def _show(executable: Executable, outputs: Sequence[Array]) -> None:
+def _show(executable: AnyExecutable, outputs: Sequence[Array]) -> None:
     import numpy as np
 
     from gristmill.compiler.driver.arrays import names
@@ -212,7 +230,7 @@ def _show(executable: Executable, outputs: Sequence[Array]) -> None:
 
 
 def _compare(
-    executable: Executable, outputs: Sequence[Array], path: Path, tolerance: float
+    executable: AnyExecutable, outputs: Sequence[Array], path: Path, tolerance: float
 ) -> None:
     from gristmill.compiler.driver.arrays import as_dtype, names, read_arrays, select
     from gristmill.compiler.driver.checks import compare
@@ -228,13 +246,22 @@ def _compare(
     print(f"{len(outputs)} results agree with {path} within {tolerance:g}", file=sys.stdout)
 
 
-def measure(
-    executable: Executable, inputs: Sequence[Array], count: int, threads: int | None
-) -> list[float]:
+def _caller(executable: AnyExecutable, threads: int | None) -> Callable[..., Any]:
+    """What runs the executable on so many threads."""
+    from gristmill.runtime.executable import Executable
+
+    if isinstance(executable, Executable):
+        return partial(executable, threads=threads)
+    if threads is not None:
+        raise InputError(f"--threads is for the CPU; {executable.device} has its own")
+    return executable
+
+
+def measure(call: Callable[..., Any], inputs: Sequence[Array], count: int) -> list[float]:
     """Seconds of each of ``count`` runs."""
     times: list[float] = []
     for _ in range(count):
         start = time.perf_counter()
-        executable(*inputs, threads=threads)
+        call(*inputs)
         times.append(time.perf_counter() - start)
     return times

@@ -41,6 +41,7 @@ _KINDS = {
     "SlotHandle": "pool handle",
     "Registration": "mapping",
     "LoadedCode": "code",
+    "DeviceExecutable": "executable",
     "CudaModule": "module",
     "SimulatorModule": "module",
     "CudaGraph": "graph",

@@ -133,10 +133,10 @@ class CudaGraph(_CudaResource):
             device, f"CUDA graph of {device}", lambda: driver.graph_exec_destroy(executable), keep
         )
 
-    def launch(self, stream: CudaStream, waits: Sequence[Event] = ()) -> Event:
+    def launch(self, stream: Stream, waits: Sequence[Event] = ()) -> Event:
         """Run the graph in stream order, after ``waits``."""
         self.device.check_open()
-        if stream.device is not self.device:
+        if not isinstance(stream, CudaStream) or stream.device is not self.device:
             raise InputError(f"{stream} is not a stream of {self.device}")
         driver, executable = self.device.driver, self._executable
         name = f"graph of {self.nodes} operations"
@@ -270,10 +270,9 @@ class CudaGraphRecorder:
         pending = [event.name for event in definitions(arguments)]
         if pending:
             raise InputError(f"a graph needs buffers that are defined; wait for {pending[0]} first")
-        memories = [*uses, *memories(arguments)]
         kernel.module.hold()
         self._keep.append(kernel.module.drop)
-        self._record(lambda: submit(self._stream), *memories)
+        self._record(lambda: submit(self._stream), *uses, *memories(arguments))
         reads, writes = accesses([*uses, *arguments])
         self._reads += reads
         self._writes += writes

@@ -246,7 +246,8 @@ class LaunchDevice(Device):
         """
 
 
-def extents_of(what: str, extents: Sequence[int]) -> tuple[int, int, int]:
+def extents_of(what: str, extents: Sequence[int]) -> Extents:
+    """Three extents from one to three; ``what`` names them in errors."""
     padded = (*extents, 1, 1, 1)[: max(len(extents), 3)]
     if len(padded) != 3 or any(type(e) is not int or not 0 < e < 1 << 31 for e in padded):
         raise InputError(f"launch: {what} {tuple(extents)} must be one to three positive extents")

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from gristmill.errors import ClosedError, DeviceError, InputError
 from gristmill.runtime.code import link
+from gristmill.runtime.cpu import check_cpu
 from gristmill.runtime.device_program import DeviceKernel, Extents, Images
 from gristmill.runtime.devices.host import HostDevice
 from gristmill.runtime.devices.launching import Kernel, Kernels, LaunchDevice
@@ -83,7 +84,9 @@ class SimulatorDevice(HostDevice, LaunchDevice):
                 f"the program has {', '.join(images.kinds) or 'no code'} for {chip}, but nothing that the "
                 "simulator runs; compile it with --device=simulator"
             )
-        return self.load_module(images.simulator.objects, kernels)
+        image = images.simulator
+        check_cpu(image.triple, image.cpu, image.features)
+        return self.load_module(image.objects, kernels)
 
 
 class SimulatorModule(Kernels):

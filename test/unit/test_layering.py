@@ -35,16 +35,35 @@ ALLOWED = {
         "gristmill.runtime.threads",
         "gristmill.runtime.packages",
         "gristmill.runtime.simulator_report",
+        "gristmill.runtime.device_program",
     ),
     "dialects": ("gristmill.errors", "gristmill.dialects", "gristmill.runtime.types"),
     "runtime": ("gristmill.errors", "gristmill.__version__", "gristmill.runtime"),
 }
 #: The modules that join the compiler to the running of what it compiled.
 JOINTS = {
-    "compiler/cache.py": ("gristmill.runtime.disk_cache", "gristmill.runtime.executable"),
+    "compiler/cache.py": (
+        "gristmill.runtime.disk_cache",
+        "gristmill.runtime.executable",
+        "gristmill.runtime.device_executable",
+        "gristmill.runtime.devices",
+    ),
+    "compiler/compile_device.py": (
+        "gristmill.runtime.device_executable",
+        "gristmill.runtime.devices",
+    ),
+    "compiler/compile_gpu.py": (
+        "gristmill.runtime.device_executable",
+        "gristmill.runtime.devices.launching",
+    ),
+    "compiler/target_device.py": ("gristmill.runtime.devices",),
     "compiler/compile.py": ("gristmill.runtime.executable",),
     "compiler/jit.py": ("gristmill.runtime.executable",),
-    "compiler/polymorphic.py": ("gristmill.runtime.arguments", "gristmill.runtime.executable"),
+    "compiler/polymorphic.py": (
+        "gristmill.runtime.arguments",
+        "gristmill.runtime.device_executable",
+        "gristmill.runtime.executable",
+    ),
     "compiler/codegen/testing.py": ("gristmill.runtime.code",),
 }
 FORBIDDEN = {

@@ -141,7 +141,8 @@ def set_field(key: str, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_field("format", 99), r"format version 99 is not supported, only 1"),
+        (set_field("format", 99), r"format version 99 is not supported, only 2"),
+        (set_field("kind", "abacus"), r"programs of kind 'abacus' are not known"),
         (set_field("abi", 0), r"abi version 0 is not supported"),
         (set_field("name", 3), r"manifest has no valid 'name' \(str expected\)"),
         (set_field("parallel", 1), r"no valid 'parallel' \(bool expected\)"),
