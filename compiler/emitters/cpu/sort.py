@@ -16,7 +16,7 @@ A few long rows are sorted in blocks by all threads, and the blocks merged pairw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlir import ir
@@ -189,13 +189,7 @@ class SortEmitter:
 
     def key_value(self, phase: PhaseFrame, key: SortKey, index: list[Index]) -> ir.Value:
         """What the comparator orders the element at ``index`` by."""
-        e = phase.elemental
-        value = e.value(self.inputs[key.operand], index)
-        if key.is_identity:
-            return value
-        graph = e.functions[self.node.symbol("comparator")]
-        sources = [scalar_source(value)] * len(graph.parameters)  # only the key's own is read
-        return Elemental(graph, sources, e.functions).value(key.node, ())
+        return key_value(phase.elemental, self.node, key, index)
 
     def gather(self, phase: PhaseFrame, row: Index, position: Index, origin: ir.Value) -> None:
         """Store at ``position`` what the operands have at ``origin`` (an ``i32``) of the row."""
@@ -205,6 +199,16 @@ class SortEmitter:
             index = self.rows.index(row, arith.IndexCastOp(ir.IndexType.get(), origin).result)
             for number, root in enumerate(self.source.graph.results):
                 phase.store(number, e.value(self.inputs[root.result], index), target, root.type)
+
+
+def key_value(e: Elemental, node: Node, key: SortKey, index: Sequence[Index]) -> ir.Value:
+    """What the comparator of the sort ``node``, whose key is ``key``, orders the element at ``index`` by."""
+    value = e.value(node.operands[key.operand], index)
+    if key.is_identity:
+        return value
+    graph = e.functions[node.symbol("comparator")]
+    sources = [scalar_source(value)] * len(graph.parameters)  # only the key's own is read
+    return Elemental(graph, sources, e.functions).value(key.node, ())
 
 
 @dataclass(frozen=True)

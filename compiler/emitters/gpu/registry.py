@@ -18,6 +18,7 @@ from gristmill.compiler.emitters.gpu.fft import FftEmitter
 from gristmill.compiler.emitters.gpu.loop import LoopEmitter
 from gristmill.compiler.emitters.gpu.row import RowEmitter
 from gristmill.compiler.emitters.gpu.select_and_scatter import SelectAndScatterEmitter
+from gristmill.compiler.emitters.gpu.sort import SortEmitter
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
 from gristmill.compiler.emitters.gpu.transpose import TransposeEmitter
 from gristmill.compiler.emitters.gpu.update import ScatterEmitter, UpdateEmitter
@@ -35,6 +36,7 @@ GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
     "transpose": TransposeEmitter,
     "concatenate": ConcatenateEmitter,
     "cumulative": CumulativeEmitter,
+    "sort": SortEmitter,
     "update": UpdateEmitter,
     "scatter": ScatterEmitter,
     "select_and_scatter": SelectAndScatterEmitter,
