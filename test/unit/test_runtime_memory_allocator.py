@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from device_support import device_kinds, make_device
 
 from gristmill.errors import ClosedError, DeviceError, InputError, ResourceExhaustedError
 from gristmill.runtime import knobs
@@ -71,12 +74,22 @@ def is_mapped(address: int) -> bool:
 
 
 ALLOCATORS = [HostMemoryAllocator, BasicHostMemoryAllocator]
+Make = Callable[..., HostAllocatorBase]
 
 
-@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.fixture(params=[*ALLOCATORS, *device_kinds()], ids=str)
+def kind(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes allocators of a class, or of memory registered with a device."""
+    if not isinstance(request.param, str):
+        yield request.param
+        return
+    with make_device(request.param) as device:
+        yield partial(HostMemoryAllocator.for_device, device)
+
+
 class TestEveryAllocator:
     @pytest.mark.parametrize("alignment", [1, 64, 4096, 1 << 16])
-    def test_alignment(self, kind: type[HostAllocatorBase], alignment: int) -> None:
+    def test_alignment(self, kind: Make, alignment: int) -> None:
         allocator = kind(alignment=alignment)
         for nbytes in (1, 100, 5000, 70000):
             with allocator.allocate(nbytes) as memory:
@@ -85,15 +98,15 @@ class TestEveryAllocator:
                 assert memory.view().nbytes == memory.nbytes == nbytes
 
     @pytest.mark.parametrize("alignment", [0, 3, -64, 96, 1 << 31])
-    def test_wrong_alignment(self, kind: type[HostAllocatorBase], alignment: int) -> None:
+    def test_wrong_alignment(self, kind: Make, alignment: int) -> None:
         with pytest.raises(InputError, match=f"alignment {alignment} is not a power of two"):
             kind(alignment=alignment)
 
-    def test_wrong_limit(self, kind: type[HostAllocatorBase]) -> None:
+    def test_wrong_limit(self, kind: Make) -> None:
         with pytest.raises(InputError, match="a limit of 0 bytes allows nothing"):
             kind(limit=0)
 
-    def test_zero_size(self, kind: type[HostAllocatorBase]) -> None:
+    def test_zero_size(self, kind: Make) -> None:
         allocator = kind()
         with allocator.allocate(0) as memory:
             assert (memory.address, memory.nbytes, memory.view().size) == (0, 0, 0)
@@ -102,16 +115,16 @@ class TestEveryAllocator:
             kind(zero_size="error").allocate(0)
 
     @pytest.mark.parametrize("nbytes", [-1, 1 << 63, True, 1.0, np.int64(4)])
-    def test_wrong_sizes(self, kind: type[HostAllocatorBase], nbytes: Any) -> None:
+    def test_wrong_sizes(self, kind: Make, nbytes: Any) -> None:
         with pytest.raises(InputError, match=r"out of range|must be an int"):
             kind().allocate(nbytes)
 
-    def test_wrong_node(self, kind: type[HostAllocatorBase]) -> None:
+    def test_wrong_node(self, kind: Make) -> None:
         with pytest.raises(InputError, match="no NUMA node -1; None means any"):
             kind().allocate(8, numa_node=-1)
 
-    def test_limit(self, kind: type[HostAllocatorBase]) -> None:
-        allocator = kind("mine", limit=40000)
+    def test_limit(self, kind: Make) -> None:
+        allocator = kind(name="mine", limit=40000)
         first = allocator.allocate(30000)
         with pytest.raises(
             ResourceExhaustedError,
@@ -124,7 +137,7 @@ class TestEveryAllocator:
         allocator.allocate(20000).close()
         assert allocator.statistics().live_bytes == 0
 
-    def test_the_limit_is_a_setting(self, kind: type[HostAllocatorBase]) -> None:
+    def test_the_limit_is_a_setting(self, kind: Make) -> None:
         with knobs.HOST_MEMORY_LIMIT.scope("64K"):
             assert kind().limit == 65536
             with pytest.raises(ResourceExhaustedError, match="at most 65536 bytes"):
@@ -135,15 +148,13 @@ class TestEveryAllocator:
             with knobs.HOST_MEMORY_LIMIT.scope(text), pytest.raises(InputError, match="_LIMIT="):
                 _ = kind().limit
 
-    def test_the_system_refuses(
-        self, kind: type[HostAllocatorBase], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_system_refuses(self, kind: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: Any) -> None:
             raise MemoryError("Cannot allocate memory")
 
         monkeypatch.setattr(module, "_map_pages", fail)
         monkeypatch.setattr(module.np, "empty", fail)
-        allocator = kind("mine")
+        allocator = kind(name="mine")
         with pytest.raises(
             ResourceExhaustedError,
             match=r"'mine' cannot allocate 100 bytes of host memory: the system refused: Cannot",
@@ -152,7 +163,7 @@ class TestEveryAllocator:
         found = allocator.statistics()
         assert (found.live_bytes, found.live_allocations, found.failures) == (0, 0, 1)
 
-    def test_memory_outlives_allocation_and_allocator(self, kind: type[HostAllocatorBase]) -> None:
+    def test_memory_outlives_allocation_and_allocator(self, kind: Make) -> None:
         allocator = kind()
         memory = allocator.allocate(1 << 16)
         view = memory.view(np.int32)
@@ -169,7 +180,7 @@ class TestEveryAllocator:
         gc.collect()
         assert gone() is None
 
-    def test_live_memory_is_not_handed_out_again(self, kind: type[HostAllocatorBase]) -> None:
+    def test_live_memory_is_not_handed_out_again(self, kind: Make) -> None:
         allocator = kind()
         memories = [allocator.allocate(3000) for _ in range(20)]
         for number, memory in enumerate(memories):
@@ -183,7 +194,7 @@ class TestEveryAllocator:
         for number, view in enumerate(views):
             assert (view == number).all()
 
-    def test_statistics(self, kind: type[HostAllocatorBase]) -> None:
+    def test_statistics(self, kind: Make) -> None:
         allocator = kind()
         one, two = allocator.allocate(PAGE, device=0), allocator.allocate(PAGE, device=1)
         found = allocator.statistics()
@@ -196,7 +207,7 @@ class TestEveryAllocator:
         assert (found.live_bytes, found.live_allocations, found.device_bytes) == (0, 0, {})
         assert found.peak_bytes >= 2 * PAGE
 
-    def test_views(self, kind: type[HostAllocatorBase]) -> None:
+    def test_views(self, kind: Make) -> None:
         with kind().allocate(100) as memory:
             assert memory.view(np.float32).shape == (25,)
             assert memory.view(np.int16, (2, 5)).shape == (2, 5)
@@ -205,8 +216,8 @@ class TestEveryAllocator:
                 with pytest.raises(InputError, match="of an allocation of 100"):
                     memory.view(np.float32, shape)
 
-    def test_closed(self, kind: type[HostAllocatorBase]) -> None:
-        allocator = kind("mine")
+    def test_closed(self, kind: Make) -> None:
+        allocator = kind(name="mine")
         memory = allocator.allocate(100)
         memory.close()
         memory.close()
@@ -221,7 +232,7 @@ class TestEveryAllocator:
         with pytest.raises(ClosedError, match="mine was closed"):
             allocator.allocate(1)
 
-    def test_threads(self, kind: type[HostAllocatorBase]) -> None:
+    def test_threads(self, kind: Make) -> None:
         allocator = kind()
         wrong: list[int] = []
 

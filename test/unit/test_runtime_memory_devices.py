@@ -155,3 +155,14 @@ def test_no_staging_memory_is_an_error(device: Device, monkeypatch: pytest.Monke
         device.allocate_staging(100_000)
     assert device.statistics().live_bytes == 0
     assert device.host_allocator.statistics().live_bytes == 0
+
+
+def test_every_device_has_staging_memory_of_its_own(device: Device) -> None:
+    with make_device("island") as other:
+        mine, theirs = device.allocate_staging(4096), other.allocate_staging(4096)
+        assert device.host_allocator is not other.host_allocator
+        assert device.host_pool is not other.host_pool
+        assert (mine.device, theirs.device) == (device, other)
+        mine.drop()
+        theirs.drop()
+        assert other.host_allocator.statistics().allocations == 1

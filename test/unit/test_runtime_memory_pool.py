@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from device_support import device_kinds, make_device
 
 from gristmill.errors import ClosedError, InputError, ResourceExhaustedError, UnsupportedError
 from gristmill.runtime import knobs, observer
@@ -24,9 +25,14 @@ PRED = primitive_type("pred")
 LONG = 30.0  # no test waits this long
 
 
-@pytest.fixture
-def pool() -> HostMemoryPool:
-    return HostMemoryPool(BasicHostMemoryAllocator(), cap=8)
+@pytest.fixture(params=["plain", *device_kinds()])
+def pool(request: pytest.FixtureRequest) -> Iterator[HostMemoryPool]:
+    """A pool of plain memory, and one of the memory registered with each kind of device."""
+    if request.param == "plain":
+        yield HostMemoryPool(BasicHostMemoryAllocator(), cap=8)
+        return
+    with make_device(request.param) as device:
+        yield HostMemoryPool(device.host_allocator, cap=8)
 
 
 def start(work: Callable[[], object]) -> threading.Thread:

@@ -216,6 +216,9 @@ def test_bad_chunks_leave_the_buffer_as_it_was(device, upload):
                     manager.transfer_chunk(0, data, offset, last=last, on_done=done.append)
         with pytest.raises(InputError):
             manager.transfer_chunk(0, np.zeros((4, 4), np.uint8)[:, 0], 0)
+        for short in (b"", bytes(7)):
+            with pytest.raises(InputError, match=f"has 8 bytes, but {len(short)} were given"):
+                manager.transfer_raw(0, short, on_done=done.append)
         assert done == [], "nothing was accepted"
         manager.transfer_chunk(0, b"abcdefgh", on_done=done.append)
         assert contents(manager) == b"abcdefgh"
