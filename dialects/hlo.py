@@ -217,6 +217,9 @@ OPS: dict[str, OpDef] = {
     "triangular_solve": _op(
         "a b", left_side="bool", lower="bool", unit_diagonal="bool", transpose_a="string"
     ),
+    # a LAPACK routine with its type letter; matrices are column-major (their last two dimensions are columns and
+    # rows); options: "mode=V,uplo=L" and such (see compiler.emitters.cpu.lapack_arguments)
+    "lapack": _op("*operands", results=-1, routine="string", options="string"),
     "rng_bit_generator": _op("initial_state", results=2, rng_algorithm="string"),
     "rng": _op("a b shape", rng_distribution="string"),
     # operands: carried values (captures included); results: the same number and types

@@ -229,6 +229,7 @@ RULES: dict[str, Rule] = {
     "dynamic_update_slice": _dynamic_update_slice,
     "fft": _fft,
     "iota": _iota,
+    "lapack": _nothing,
     "optimization_barrier": _optimization_barrier,
     "pad": _pad,
     "reshape": _reshape,

@@ -31,7 +31,7 @@ REASONS = {
     "uniform_quantize": "quantised types",
     "uniform_dequantize": "quantised types",
     "custom_call": "registered functions; placement and sharding marks, `mhlo.topk`, shape assertions, "
-    "LAPACK's `getrf`, `potrf`, `trsm`",
+    "JAX's LAPACK calls for CPUs",
 }
 
 #: What is said of the others; operations without a template all compile.

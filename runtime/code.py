@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Self
 
 from gristmill.errors import ToolchainError
-from gristmill.runtime import observer
+from gristmill.runtime import lapack, observer
 from gristmill.runtime.debug import jit
 from gristmill.runtime.elf import SectionNeeds, summarize
 from gristmill.runtime.llvm.orc import link_objects
@@ -114,7 +114,7 @@ def _request(needs: SectionNeeds) -> SectionRequest:
 
 
 def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
-    """Addresses of external symbols: the caller's first, then libomp's and the C library's."""
+    """Addresses of external symbols: the caller's first, then libomp's, LAPACK's and the C library's."""
     found: dict[str, int] = {}
     missing: list[str] = []
     for name in sorted(needed):
@@ -122,6 +122,8 @@ def _resolve(needed: set[str], symbols: Mapping[str, int]) -> dict[str, int]:
             found[name] = symbols[name]
         elif name.startswith(_OPENMP_PREFIXES):
             found[name] = _address(load_openmp(), name)
+        elif name.startswith(lapack.PREFIX):
+            found[name] = lapack.address(name.removeprefix(lapack.PREFIX))
         elif name in _C_FUNCTIONS:
             found[name] = _address(_math_library(), name)
         else:

@@ -18,7 +18,7 @@ from gristmill.compiler.emitters.kernel import (
 )
 from gristmill.compiler.emitters.registry import EMITTERS
 from gristmill.compiler.graph import Graph, load_graph
-from gristmill.compiler.module import HloModule
+from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.target import GpuTarget, Target
 from gristmill.compiler.text import body_text
 from gristmill.dialects import hlo
@@ -128,12 +128,19 @@ def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:
     units = max(1, min(units, total // UNIT_OPERATIONS))
     modules = [ir.Module.create() for _ in range(units)] if sizes else []
     loads = [0] * units
+    declared = [set[str]() for _ in range(units)]
     for key in sorted(sizes, key=lambda k: -sizes[k]):
         lightest = loads.index(min(loads))
         loads[lightest] += sizes[key]
         for view in list(library.kernels[key].source.body.operations):
-            view.operation.detach_from_parent()
-            modules[lightest].body.append(view.operation)
+            op = view.operation
+            if op.name == "llvm.func":  # an external function, which several kernels may call
+                name = symbol_name(op)
+                if name in declared[lightest]:
+                    continue
+                declared[lightest].add(name)
+            op.detach_from_parent()
+            modules[lightest].body.append(op)
     return modules
 
 

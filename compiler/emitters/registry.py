@@ -35,6 +35,7 @@ _CLASSES: dict[str, str] = {
     "select_and_scatter": "select_and_scatter:SelectAndScatterEmitter",
     "computation": "computation:ComputationEmitter",
     "custom_call": "custom_call:CustomCallEmitter",
+    "lapack": "lapack:LapackEmitter",
 }
 
 
@@ -59,7 +60,7 @@ def is_supported(kind: str) -> bool:
 
 #: Operations without a meaning on single elements: an emitter of their own computes them.
 _WHOLE = frozenset(
-    "custom_call scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky fft rng".split()
+    "custom_call lapack scatter sort select_and_scatter rng_bit_generator triangular_solve cholesky fft rng".split()
 )
 
 

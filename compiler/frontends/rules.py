@@ -16,7 +16,7 @@ from mlir import ir
 from mlir.dialects import func
 
 from gristmill.compiler.diagnostics import MLIRError
-from gristmill.compiler.frontends import batch_norm, collectives
+from gristmill.compiler.frontends import batch_norm, collectives, lapack_calls
 from gristmill.compiler.frontends.legalise import KEPT_CHLO, KEPT_PREFIX
 from gristmill.compiler.frontends.tokens import is_token
 from gristmill.compiler.frontends.views import Value, defining_op, operands, results
@@ -405,6 +405,8 @@ def _custom_call(scope: FunctionTranslator, op: Operation) -> Sequence[ir.Value]
         return scope.operands(op)
     if known and target in _ELEMENTWISE_TARGETS:
         return scope.emit(op, _ELEMENTWISE_TARGETS[target])
+    if known and lapack_calls.is_routine(target):
+        return lapack_calls.translate(scope, op, target)
     if _has_computations(op):
         raise UnsupportedError(f"custom call @{target} with called computations is not supported")
     attributes: dict[str, hlo.AttributeValue] = {"call_target_name": target}

@@ -57,6 +57,7 @@ ROOT_KINDS = {
     "rng_bit_generator": "rng_bit_generator",
     "rng": "rng",
     "fft": "fft",
+    "lapack": "lapack",
     "concatenate": "concatenate",
     "convolution": "loop",
     "reduce_window": "loop",
@@ -67,8 +68,10 @@ MOVEMENT_ONLY = frozenset(
 )
 #: Operations that read an operand as a whole; it cannot be computed inside their kernel.
 WHOLE_READERS = frozenset(
-    "dot_general scatter convolution reduce_window dynamic_update_slice".split()
+    "dot_general scatter convolution reduce_window dynamic_update_slice lapack".split()
 )
+#: Operations whose kernels need the buffer of every result, read or not.
+WHOLE_WRITERS = ("lapack", "scatter")
 #: Operations that stay at the top level, outside every kernel.
 CONTROL = frozenset("parameter while if case constant func.call custom_call".split())
 
@@ -223,9 +226,8 @@ class Clustering:
         return self._is_needed(user)
 
     def _start(self, node: Node) -> Cluster:
-        live = [s for s in node.siblings if s.users or s in self._live_results]
-        if node.kind == "scatter":  # each operand is updated in the buffer of its result
-            live = node.siblings
+        keeps = node.kind in WHOLE_WRITERS
+        live = [s for s in node.siblings if keeps or s.users or s in self._live_results]
         cluster = Cluster(node, roots=live)
         cluster.domain = [size for size in node.shape if size != 1]
         cluster.kind = ROOT_KINDS.get(node.kind, "loop")
