@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -186,17 +187,21 @@ class ManagerState:
         return True
 
     def end(self, error: BaseException) -> list[int]:
-        """Refuse new transfers and poison what is unfinished; returns the indices of that."""
+        """Refuse new transfers and poison what is unfinished; returns the indices of that.
+
+        All of it is done, also when memory cannot be given back, which is raised at the end.
+        """
         with self.lock:
             if self.closed:
                 return []
             self.closed = True
         poisoned = [target.index for target in self.buffers if self.poison(target, error)]
-        for target in self.buffers:
-            target.buffer.close()
-        if self.bar is not None:
-            self.bar.close()
-        self.end_if_idle()
+        with ExitStack() as ends:
+            ends.callback(self.end_if_idle)
+            if self.bar is not None:
+                ends.callback(self.bar.close)
+            for target in reversed(self.buffers):
+                ends.callback(target.buffer.close)
         return poisoned
 
     def end_if_idle(self) -> None:

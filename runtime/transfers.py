@@ -333,12 +333,12 @@ class AsyncHostToDeviceTransferManager:
 
     def _end(self, how: str) -> list[int]:
         label = self._state.options.label
-        poisoned = self._state.end(
-            TransferError(f"{label}: the transfer manager was {how} before the buffer was complete")
-        )
-        for tool in observer.active:
-            tool.closed(self)
-        return poisoned
+        text = f"{label}: the transfer manager was {how} before the buffer was complete"
+        try:
+            return self._state.end(TransferError(text))
+        finally:
+            for tool in observer.active:
+                tool.closed(self)
 
     def __enter__(self) -> AsyncHostToDeviceTransferManager:
         return self

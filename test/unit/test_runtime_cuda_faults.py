@@ -13,6 +13,7 @@ from device_support import LIMIT, software_driver
 from software_driver import PTX
 
 from gristmill.errors import DeviceError, GristmillError, ResourceExhaustedError
+from gristmill.runtime.debug import leaks
 from gristmill.runtime.devices.base import MemorySpace
 from gristmill.runtime.devices.cuda import CudaDevice
 from gristmill.runtime.layout import Shape
@@ -99,7 +100,7 @@ def managed_program():
 
 
 def outcome(program=program):
-    """The error of the program, or its warnings; fails when it does not end."""
+    """The error of the program, or its warnings; fails when it does not end, or leaks."""
     found = []
 
     def run():
@@ -110,7 +111,7 @@ def outcome(program=program):
         except BaseException as error:  # not typed: the test is to see it
             found.append(error)
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, leaks.track(raises=True):
         warnings.simplefilter("always")
         thread = threading.Thread(target=run, daemon=True)
         thread.start()

@@ -11,6 +11,7 @@ import threading
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 from device_support import LIMIT, FaultyDevice, bytes_shape, contents, random_bytes
 
@@ -23,6 +24,9 @@ from gristmill.errors import (
     TransferCancelledError,
     TransferError,
 )
+from gristmill.runtime.buffers import RawBuffer
+from gristmill.runtime.debug import leaks
+from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
 from gristmill.runtime.transfers import TransferOptions, create_transfer_manager
 from gristmill.runtime.uploads import Uploader, UploadOptions
 
@@ -209,6 +213,33 @@ def test_closing_waits_and_poisons_what_is_unfinished(device):
         manager.retrieve_buffer(0)
     for buffer in buffers:
         buffer.close()
+
+
+def test_a_manager_ends_though_its_memory_cannot_be_given_back(device):
+    released = []
+
+    def refuse():
+        released.append(len(released))
+        if len(released) == 1:
+            raise DeviceError("the driver does not let go")
+
+    memory = np.zeros((3, 8), np.uint8)
+    buffers = []
+    with leaks.track(raises=True, settle=0.1):
+        for row in memory:
+            allocation = DeviceAllocation(
+                device, MemorySpace.PINNED, row.ctypes.data, 8, refuse,
+                host_address=row.ctypes.data, owner=memory,
+            )  # fmt: skip
+            buffers.append(RawBuffer(allocation, 0, 8))
+        manager = create_transfer_manager(device, [bytes_shape(8)] * 3, buffers=buffers)
+        for buffer in buffers:
+            buffer.close()
+        with pytest.raises(DeviceError, match="does not let go"):
+            manager.close()
+    assert released == [0, 1, 2]
+    assert manager.closed
+    assert manager.uploader._closed
 
 
 def test_closing_has_a_deadline(faulty):
