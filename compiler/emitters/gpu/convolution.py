@@ -22,7 +22,7 @@ from gristmill.compiler.emitters.cpu.convolution import ConvolutionEmitter as Ta
 from gristmill.compiler.emitters.cpu.dot_build import flat, narrow
 from gristmill.compiler.emitters.cpu.dot_problem import accumulator
 from gristmill.compiler.emitters.cpu.frame import FusionSource
-from gristmill.compiler.emitters.gpu.dot import emit_product
+from gristmill.compiler.emitters.gpu.dot import access_width, emit_product
 from gristmill.compiler.emitters.gpu.dot_operand import Axis, TileOperand
 from gristmill.compiler.emitters.gpu.dot_tiles import Product
 from gristmill.compiler.emitters.gpu.frame import BUFFER_ALIGNMENT, LaunchFrame
@@ -61,6 +61,7 @@ class ConvolutionEmitter:
             _Input(problem, order),
             _Weights(problem, order),
             self._finish,
+            access_width(self.source),
         )
         # Neighbouring threads store neighbouring columns.
         last = node.integer("output_feature_dimension") == len(node.shape) - 1

@@ -26,7 +26,7 @@ from gristmill.compiler.emitters.gpu.dot_operand import DotOperand
 from gristmill.compiler.emitters.gpu.dot_plan import Form, choose_form, choose_tiling
 from gristmill.compiler.emitters.gpu.dot_simt import emit_simt
 from gristmill.compiler.emitters.gpu.dot_tiles import Cut, Product, combine_grid, combine_shares
-from gristmill.compiler.emitters.gpu.frame import GpuFrame, LaunchFrame
+from gristmill.compiler.emitters.gpu.frame import BUFFER_ALIGNMENT, GpuFrame, LaunchFrame
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
 from gristmill.compiler.target import GpuTarget
@@ -63,6 +63,7 @@ class DotEmitter:
             DotOperand(problem.lhs, lhs),
             DotOperand(problem.rhs, rhs),
             self._finish,
+            access_width(self.source),
         )
         return emit_product(self.source, product, "dot", allows_tf32(node))
 
@@ -79,6 +80,11 @@ class DotEmitter:
             values = [e.value(root, at) for root, at in zip(roots, places, strict=True)]
         for number, (root, at) in enumerate(zip(roots, places, strict=True)):
             launch.store(number, values[number], at, root.type)
+
+
+def access_width(source: FusionSource) -> int:
+    """Elements in one access of the narrowest result."""
+    return max(BUFFER_ALIGNMENT // max(1, result.element.nbytes) for result in source.results)
 
 
 def allows_tf32(node: Node) -> bool:

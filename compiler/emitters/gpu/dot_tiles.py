@@ -26,9 +26,6 @@ _GROUP = 8
 #: Elements between a row of the staged band and the next, beyond the tile's columns; keeps banks apart.
 _PADDING = 8
 
-#: Elements that a thread finishes at once.
-_WIDTH = 4
-
 #: Threads of a block that adds up the shares of the sums.
 _COMBINE_BLOCK = 256
 
@@ -45,6 +42,7 @@ class Product:
         accumulate: type of the sums.
         lhs, rhs: the operands.
         finish: what becomes of a sum.
+        width: neighbouring elements of the results that a thread finishes: one access of the narrowest.
     """
 
     batch: int
@@ -55,6 +53,7 @@ class Product:
     lhs: TileOperand
     rhs: TileOperand
     finish: Finish
+    width: int
 
     def swap(self) -> Product:
         """The same product with rows and columns exchanged."""
@@ -63,7 +62,15 @@ class Product:
             self.finish(launch, value, batch, n, m)
 
         return Product(
-            self.batch, self.n, self.m, self.k, self.accumulate, self.rhs, self.lhs, finish
+            self.batch,
+            self.n,
+            self.m,
+            self.k,
+            self.accumulate,
+            self.rhs,
+            self.lhs,
+            finish,
+            self.width,
         )
 
 
@@ -175,7 +182,7 @@ def store_tile(
 ) -> None:
     """Finish a tile: ``put(band)`` writes the calling thread's part of a band to ``stage``."""
     threads = launch.block[0]
-    width = _WIDTH
+    width = product.width
     while product.n % width or width * threads > bands.height * cut.columns:
         width //= 2
     for band in range(bands.count):
