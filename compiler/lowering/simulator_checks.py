@@ -120,7 +120,10 @@ class Instrumenter:
         """Whether the memref is, or is a view of, workgroup memory."""
         while buffer not in self.shared:
             owner = buffer.owner
-            if not isinstance(owner, ir.Operation) or not owner.name.startswith("memref."):
+            if isinstance(owner, ir.Block):
+                return False
+            owner = owner.operation
+            if not owner.name.startswith("memref."):
                 return False
             if not owner.operands or not isinstance(owner.operands[0].type, ir.MemRefType):
                 return False

@@ -245,3 +245,35 @@ def test_a_seeded_fault_is_found_in_every_order(name: str) -> None:
     for order in ORDERS:
         with pytest.raises(RuntimeError, match=message):
             _run(body, order)
+
+
+_VIEW = """
+gpu.module @kernels {
+  gpu.func @k(%in: memref<64xf32>, %out: memref<64xf32>)
+      workgroup(%bytes: memref<512xi8, #gpu.address_space<workgroup>>)
+      kernel attributes {known_block_size = array<i32: 64, 1, 1>, known_grid_size = array<i32: 1, 1, 1>} {
+    %c63 = arith.constant 63 : index
+    %c256 = arith.constant 256 : index
+    %x = gpu.thread_id x
+    %mirror = arith.subi %c63, %x : index
+    %s = memref.view %bytes[%c256][] : memref<512xi8, #gpu.address_space<workgroup>>
+      to memref<64xf32, #gpu.address_space<workgroup>>
+    %v = memref.load %in[%x] : memref<64xf32>
+    memref.store %v, %s[%x] : memref<64xf32, #gpu.address_space<workgroup>>
+    BARRIER
+    %r = memref.load %s[%mirror] : memref<64xf32, #gpu.address_space<workgroup>>
+    memref.store %r, %out[%x] : memref<64xf32>
+    gpu.return
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("order", [0, 1, 6])
+def test_views_of_shared_memory_are_checked(order: int) -> None:
+    data, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    grid, block = (1, 1, 1), (64, 1, 1)
+    simulate(_VIEW.replace("BARRIER", "gpu.barrier"), "k", grid, block, data, out, order=order)
+    np.testing.assert_array_equal(out, data[::-1])
+    with pytest.raises(RuntimeError, match=r"never written|no barrier between"):
+        simulate(_VIEW.replace("BARRIER", ""), "k", grid, block, data, out, order=order)
