@@ -19,6 +19,7 @@ class Target:
         vector_bytes: width of the widest vector registers used: 64 with AVX-512, 32 with AVX2, else 16.
         fma: whether fused multiply-add instructions exist.
         l1_bytes, l2_bytes: data cache sizes of one core.
+        l3_bytes: size of the last-level cache, which all cores share.
         max_threads: the number of threads kernels are tuned for.
     """
 
@@ -29,6 +30,7 @@ class Target:
     fma: bool = True
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
+    l3_bytes: int = 32 * 1024 * 1024
     max_threads: int = 2
 
     def lanes(self, nbytes: int) -> int:

@@ -49,6 +49,7 @@ def _target(name: str) -> Target:
         fma="+fma" in enabled or triple.startswith("aarch64"),
         l1_bytes=_cache_bytes(1) or Target.l1_bytes,
         l2_bytes=_cache_bytes(2) or Target.l2_bytes,
+        l3_bytes=_cache_bytes(3) or Target.l3_bytes,
         max_threads=usable_cores(),
     )
 

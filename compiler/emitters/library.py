@@ -18,7 +18,7 @@ from gristmill.compiler.emitters.kernel import (
 )
 from gristmill.compiler.emitters.registry import EMITTERS
 from gristmill.compiler.graph import Graph, load_graph
-from gristmill.compiler.module import HloModule, symbol_name
+from gristmill.compiler.module import HloModule, array_type, symbol_name
 from gristmill.compiler.target import GpuTarget, Target
 from gristmill.compiler.text import body_text
 from gristmill.dialects import hlo
@@ -26,6 +26,9 @@ from gristmill.errors import UnsupportedError
 
 #: Operations in one code-generation unit: below it, splitting costs more than the second core gains.
 UNIT_OPERATIONS = 300
+
+#: Bytes that a last-level cache of any size is trusted to keep: others use it too (docs/notes/2026-11-29-streaming.md).
+MOST_KEPT_BYTES = 40 << 20
 
 
 @dataclass
@@ -47,14 +50,16 @@ def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
     functions = module.functions()
     graphs: dict[str, Graph] = {}
     texts = {name: body_text(name, op) for name, op in functions.items()}
+    leaving = _streamed(functions, target)
     for computation, kind, location in _fusions(functions):
         if computation in library.specs:
             continue
-        key = _content_key(computation, kind, functions, texts, target)
+        streamed = leaving.get(computation, frozenset())
+        key = _content_key(computation, f"{kind} {sorted(streamed)}", functions, texts, target)
         if key not in library.kernels:
             _load_graphs(computation, functions, graphs)
             name = f"kernel_{len(library.kernels)}_{kind}"
-            source = FusionSource(name, graphs[computation], graphs, target)
+            source = FusionSource(name, graphs[computation], graphs, target, streamed)
             library.kernels[key] = _emit(source, kind, location)
         library.specs[computation] = library.kernels[key].spec
     return library
@@ -85,6 +90,32 @@ def _fusions(functions: dict[str, ir.Operation]) -> Iterator[tuple[str, str, ir.
             op = view.operation
             if op.name == "hlov.fusion":
                 yield hlo.symbol(op, "calls"), hlo.string(op, "kind"), op.location
+
+
+def _streamed(functions: dict[str, ir.Operation], target: Target) -> dict[str, frozenset[int]]:
+    """By computation, the large results of its fusions that the program returns.
+
+    Only of fusions that touch more than the last-level cache keeps from one run to the next. A computation that is
+    called twice is streamed only as far as all its calls agree.
+    """
+    leaving: dict[str, frozenset[int]] = {}
+    main = functions["main"].regions[0].blocks[0].operations
+    returned = set(main[len(main) - 1].operation.operands)
+    for function in functions.values():
+        for view in function.regions[0].blocks[0].operations:
+            if view.operation.name == "hlov.fusion":
+                results = [array_type(result).nbytes for result in view.operation.results]
+                touched = sum(results) + sum(array_type(x).nbytes for x in view.operation.operands)
+                found = frozenset(
+                    number
+                    for number, result in enumerate(view.operation.results)
+                    if touched >= min(target.l3_bytes, MOST_KEPT_BYTES)
+                    and result in returned
+                    and results[number] >= 2 * target.l2_bytes
+                )
+                name = hlo.symbol(view.operation, "calls")
+                leaving[name] = leaving.get(name, found) & found
+    return leaving
 
 
 def _load_graphs(name: str, functions: dict[str, ir.Operation], graphs: dict[str, Graph]) -> None:

@@ -30,12 +30,14 @@ class FusionSource:
         graph: the fused computation.
         functions: graphs of every function it refers to.
         target: the CPU.
+        streamed: results that leave the program and are larger than the caches hold.
     """
 
     name: str
     graph: Graph
     functions: Mapping[str, Graph]
     target: Target
+    streamed: frozenset[int] = frozenset()
 
     @property
     def arguments(self) -> tuple[ArrayType, ...]:

@@ -9,12 +9,14 @@ dimension, contiguous in the results, for LLVM to vectorise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -27,9 +29,13 @@ from gristmill.compiler.emitters.elemental import Source
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
+from gristmill.runtime.program import align_up
 
 #: Elements of one task of a one-dimensional loop: 16 KiB of f32, so that a task's stores stay in L1.
 CHUNK = 4096
+
+#: Elements of such a task that are staged at a time.
+STRETCH = 512
 
 
 class LoopEmitter:
@@ -37,45 +43,91 @@ class LoopEmitter:
 
     def __init__(self, source: FusionSource):
         self.source = source
+        #: Offsets in scratch memory of the stages of streamed results, of ``_length`` elements each.
+        self._stages: dict[int, int] = {}
+        self._length = self._scratch_bytes = 0
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         graph = self.source.graph
-        frame = KernelFrame(self.source)
         shape = graph.results[0].shape
         size = math.prod(shape)
         parallel = worth_splitting(size, loop_cost(graph))
+        tasks = 1
+        body: Callable[[PhaseFrame], None]
         if not size:
-            frame.phase(lambda _: None)
+            body = _nothing
         elif is_elementwise(graph):
-            tasks = max(1, -(-size // CHUNK))
-            frame.phase(lambda p: self._linear(p, size), tasks, parallel)
+            self._plan_stages(STRETCH, streaming.streams)
+            tasks, body = -(-size // CHUNK), partial(self._linear, size=size)
         elif is_wide(shape):
-            tasks = max(1, -(-shape[-1] // CHUNK))
-            frame.phase(lambda p: self._wide(p, shape), tasks, parallel)
+            tasks, body = -(-shape[-1] // CHUNK), partial(self._wide, shape=shape)
         else:
-            tasks = max(1, math.prod(shape[:-1]))
-            frame.phase(lambda p: self._rows(p, shape), tasks, parallel)
+            self._plan_stages(shape[-1] if shape else 1, streaming.streams_rows)
+            tasks, body = math.prod(shape[:-1]), partial(self._rows, shape=shape)
+        frame = KernelFrame(self.source, scratch_bytes=self._scratch_bytes)
+        frame.phase(body, max(1, tasks), parallel)
         return frame.finish("loop", size * element_cost(graph), inplace_pairs(graph))
+
+    def _plan_stages(self, length: int, streams: Callable[[FusionSource, int, int], bool]) -> None:
+        """Lay out stages of ``length`` elements for the results that are streamed."""
+        for number, result in enumerate(self.source.results):
+            if streams(self.source, number, length):
+                self._stages[number] = self._scratch_bytes
+                self._scratch_bytes += align_up(length * result.element.nbytes)
+        self._length = length
 
     def _linear(self, phase: PhaseFrame, size: int) -> None:
         """One loop over ``[begin * CHUNK, min(end * CHUNK, size))``; every buffer is read at the linear index."""
         graph = self.source.graph
         flat = [build.flatten(x) for x in phase.arguments]
-        results = [build.flatten(x) for x in phase.results]
         for parameter, buffer in zip(graph.parameters, flat, strict=True):
             phase.elemental.bind(parameter, linear_source(buffer, parameter))
+        low = build.mul(phase.begin, CHUNK)
+        high = build.minimum(build.mul(phase.end, CHUNK), size)
+        if not self._stages:
+            self._stretch(phase, low, high)
+            return
+
+        def stretch(start: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            end = build.minimum(build.add(start, STRETCH), high)
+            self._stretch(phase, start, end)
+            return []
+
+        build.for_loop(low, high, stretch, step=STRETCH)
+        streaming.finish(self.source.target)
+
+    def _stretch(self, phase: PhaseFrame, low: Index, high: Index) -> None:
+        """Elements ``low`` to ``high`` of a linear loop; streamed results go by way of their stages."""
+        graph = self.source.graph
+        buffers = [build.flatten(x) for x in phase.results]
+        starts: list[Index] = [0] * len(buffers)
+        for number, staged in self._staged(phase).items():
+            buffers[number], starts[number] = staged, low
 
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
-                for root, buffer in zip(graph.results, results, strict=True):
+                for root, buffer, start in zip(graph.results, buffers, starts, strict=True):
                     # One shared key for all shapes: (iv,) for tensors of full size, () for scalars.
                     value = phase.elemental.value(root, (iv,))
-                    build.store(value, buffer, (iv,), root.type.element)
+                    build.store(value, buffer, (build.sub(iv, start),), root.type.element)
             return []
 
-        low = build.mul(phase.begin, CHUNK)
-        build.for_loop(low, build.minimum(build.mul(phase.end, CHUNK), size), body)
+        build.for_loop(low, high, body)
+        self._copy_out(phase, low, build.sub(high, low))
+
+    def _staged(self, phase: PhaseFrame) -> dict[int, ir.Value]:
+        """The stages, by result."""
+        return {
+            number: streaming.stage(phase, offset, self._length, self.source.results[number])
+            for number, offset in self._stages.items()
+        }
+
+    def _copy_out(self, phase: PhaseFrame, start: Index, count: Index) -> None:
+        """Store what the stages hold from linear position ``start`` on."""
+        for number, staged in self._staged(phase).items():
+            array, target = self.source.results[number], self.source.target
+            streaming.copy_out(staged, phase.results[number], start, count, array, target)
 
     def _wide(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
         """Few long rows: tasks are chunks of the last dimension."""
@@ -101,14 +153,20 @@ class LoopEmitter:
     def _rows(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
         def body(iv: ir.Value) -> None:
             outer = build.delinearize(iv, shape[:-1])
-            self._columns(phase, outer, 0, shape[-1] if shape else 1)
+            length = shape[-1] if shape else 1
+            self._columns(phase, outer, 0, length)
+            self._copy_out(phase, build.mul(iv, length), length)
 
         phase.each_task(body)
+        if self._stages:
+            streaming.finish(self.source.target)
 
     def _columns(self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index) -> None:
+        stages = self._staged(phase)
+
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
-                store_results(phase, self.source.graph, [*outer, iv])
+                store_results(phase, self.source.graph, [*outer, iv], stages)
             return []
 
         if not self.source.graph.results[0].shape:
@@ -119,11 +177,28 @@ class LoopEmitter:
             build.for_loop(low, high, body)
 
 
-def store_results(phase: PhaseFrame, graph: Graph, index: Sequence[Index]) -> None:
-    """Compute and store every result at ``index``; all values are computed before the first store."""
+def _nothing(phase: PhaseFrame) -> None:
+    """The body of a loop without turns."""
+    del phase
+
+
+def store_results(
+    phase: PhaseFrame,
+    graph: Graph,
+    index: Sequence[Index],
+    stages: Mapping[int, ir.Value] | None = None,
+) -> None:
+    """Compute and store every result at ``index``; all values are computed before the first store.
+
+    Results that have one of ``stages`` are stored there, at the last component of the index.
+    """
+    stages = stages or {}
     values = [phase.elemental.value(root, index) for root in graph.results]
     for number, (root, value) in enumerate(zip(graph.results, values, strict=True)):
-        phase.store(number, value, index, root.type)
+        if number in stages:
+            build.store(value, stages[number], (index[-1],), root.type.element)
+        else:
+            phase.store(number, value, index, root.type)
 
 
 def loop_cost(graph: Graph) -> int:

@@ -21,7 +21,7 @@ from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import reduction
+from gristmill.compiler.emitters.cpu import reduction, streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -37,6 +37,7 @@ from gristmill.compiler.emitters.elemental.contraction import reduce_operands, r
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node
 from gristmill.dialects import hlo
+from gristmill.runtime.program import align_up
 from gristmill.runtime.types import ArrayType
 
 #: Subtree cost (tenths of a nanosecond an element) from which keeping a value beats computing it again.
@@ -176,17 +177,23 @@ class RowEmitter:
     def __init__(self, source: FusionSource):
         self.source = source
         self.plan = plan_rows(source.graph)
+        self.width = math.prod(self.plan.columns)
+        # Offsets in scratch memory: of kept nodes, of the stages of streamed results, of reductions in lanes.
         self._offsets: dict[Node, int] = {}
+        self._stages: dict[int, int] = {}
         self._lane_offset = 0
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel: tasks are rows."""
-        plan = self.plan
-        width = math.prod(plan.columns)
+        plan, width = self.plan, self.width
         scratch = 0
         for node in (n for kept in plan.kept for n in kept):
             self._offsets[node] = scratch
-            scratch += -(-width * node.type.element.nbytes // 64) * 64
+            scratch += align_up(width * node.type.element.nbytes)
+        for number, node in (item for full in plan.full for item in full):
+            if streaming.streams_rows(self.source, number, width):
+                self._stages[number] = scratch
+                scratch += align_up(width * node.type.element.nbytes)
         self._lane_offset = scratch
         lane_bytes = max(
             (reduction.lane_bytes(node) for stage in plan.stages for node in stage), default=0
@@ -199,6 +206,8 @@ class RowEmitter:
 
     def _rows(self, phase: PhaseFrame) -> None:
         phase.each_task(lambda row: self._row(phase, build.delinearize(row, self.plan.rows)))
+        if self._stages:
+            streaming.finish(self.source.target)
 
     def _row(self, phase: PhaseFrame, row: list[Index]) -> None:
         plan = self.plan
@@ -216,17 +225,27 @@ class RowEmitter:
 
         shape = (*self.plan.rows, *self.plan.columns)
 
+        stages = {
+            number: self._stage(phase, number)
+            for number, _ in self.plan.full[loop]
+            if number in self._stages
+        }
+
         def visit(column: Sequence[Index]) -> None:
             index = [*row, *column]
+            position = build.linearize(column, self.plan.columns)
             for node, buffer in kept:
-                position = build.linearize(column, self.plan.columns)
                 element = node.type.element
                 build.store(
                     e.value(node, full_index(node, index, shape)), buffer, (position,), element
                 )
             for number, node in self.plan.full[loop]:
                 at = full_index(node, index, shape)
-                phase.store(number, e.value(node, at), at, node.type)
+                value = e.value(node, at)
+                if number in stages:
+                    build.store(value, stages[number], (position,), node.type.element)
+                else:
+                    phase.store(number, value, at, node.type)
 
         groups = [reduction.Accumulation(e, node, row) for node in stage]
         results = reduction.accumulate(
@@ -237,12 +256,19 @@ class RowEmitter:
                 node.siblings, reducer_of(e, node).leave(values), strict=True
             ):
                 e.bind(sibling, scalar_source(value))
+        for number, staged in stages.items():
+            start = build.mul(build.linearize(row, self.plan.rows), self.width)
+            array, target = self.source.results[number], self.source.target
+            streaming.copy_out(staged, phase.results[number], start, self.width, array, target)
         for node, buffer in kept:
             e.bind(node, self._row_source(buffer, node))
 
+    def _stage(self, phase: PhaseFrame, number: int) -> ir.Value:
+        offset, array = self._stages[number], self.source.results[number]
+        return streaming.stage(phase, offset, self.width, array)
+
     def _row_buffer(self, phase: PhaseFrame, node: Node) -> ir.Value:
-        width = math.prod(self.plan.columns)
-        array = ArrayType((width,), node.type.element)
+        array = ArrayType((self.width,), node.type.element)
         return build.view(phase.scratch, self._offsets[node], array)
 
     def _row_source(self, buffer: ir.Value, node: Node):
