@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -65,3 +66,45 @@ def test_the_initial_value_counts_once(name: str, form: str) -> None:
     rows = np.moveaxis(array, dimensions, range(len(dimensions)))
     rows = rows.reshape(math.prod(shape[axis] for axis in dimensions), *kept)
     np.testing.assert_array_equal(gristmill.compile(text)(array), combined(name, rows))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_the_first_of_several_nans_wins(name: str, dtype: str) -> None:
+    array = np.zeros((3, 200), np.float64)
+    array[0, [40, 65, 130]] = np.nan  # neighbours of other lanes
+    array[1, [90, 3]] = 1
+    array = array.astype(dtype)
+    function = jax.jit(lambda x: getattr(jax.lax, name)(x, 1, np.int32))
+    with jax.enable_x64(True):
+        lowered = function.lower(array)
+    result = gristmill.compile(lowered)(array)
+    wide = array.astype(np.float64)  # numpy also takes the first NaN
+    np.testing.assert_array_equal(result, getattr(np, name)(wide, 1))
+
+
+#: Bodies that do not commute: of ``%a`` and ``%b``, the last or the first that is not 0.
+PICKING = {"last": "%b, %a", "first": "%a, %b"}
+
+
+@pytest.mark.parametrize("name", PICKING)
+@pytest.mark.parametrize("element", ["f32", "i32"])
+def test_elements_keep_their_order(name: str, element: str) -> None:
+    preferred, other = PICKING[name].split(", ")
+    text = f"""func.func @main(%x: tensor<4x300x{element}>) -> tensor<4x{element}> {{
+  %zero = stablehlo.constant dense<{"0.0" if element == "f32" else "0"}> : tensor<{element}>
+  %0 = "stablehlo.reduce"(%x, %zero) <{{dimensions = array<i64: 1>}}> ({{
+  ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):
+    %skip = stablehlo.compare EQ, {preferred}, %zero : (tensor<{element}>, tensor<{element}>) -> tensor<i1>
+    %r = stablehlo.select %skip, {other}, {preferred} : tensor<i1>, tensor<{element}>
+    stablehlo.return %r : tensor<{element}>
+  }}) : (tensor<4x300x{element}>, tensor<{element}>) -> tensor<4x{element}>
+  return %0 : tensor<4x{element}>
+}}
+"""
+    array = np.random.default_rng(0).integers(-2, 3, (4, 300))
+    array[:, :3] = array[:, -40:] = 0
+    array = array.astype(np.float32 if element == "f32" else np.int32)
+    rows = [row[row != 0] for row in array]
+    want = [row[-1 if name == "last" else 0] for row in rows]
+    np.testing.assert_array_equal(gristmill.compile(text)(array), want)

@@ -4,19 +4,24 @@
 Reductions with a simple float or integer body are carried in registers: LLVM vectorises and interleaves the loop (adds
 carry ``reassoc``). A body it cannot recognise (argmax, say) is accumulated in lanes: lane *l* of a small array takes
 elements *l*, *l* + L, *l* + 2 L, … so that neighbouring lanes run the body side by side as vectors; the lanes are
-combined at the end. StableHLO leaves the order of a reduction to the implementation, which allows both.
+combined at the end. StableHLO leaves the grouping of a reduction to the implementation but not the order of the
+elements, so lanes are for bodies that commute. A body that does so without NaN only, as an argmax, runs over the row
+again, in order, when there was one.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlir import ir
+from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.elemental import Elemental
+from gristmill.compiler.emitters.elemental.commutation import Order, order_of
 from gristmill.compiler.emitters.elemental.contraction import (
     Reducer,
     loop_nest,
@@ -33,9 +38,11 @@ LANES = 32
 
 def uses_lanes(e: Elemental, node: Node, columns: Sequence[int]) -> bool:
     """Whether the reduction accumulates in lanes."""
-    if simple_reducer(e.functions[node.symbol("to_apply")]) is not None:
+    body = e.functions[node.symbol("to_apply")]
+    if simple_reducer(body) is not None:
         return False
-    return len(columns) == 1 and columns[0] >= 2 * LANES
+    long = len(columns) == 1 and columns[0] >= 2 * LANES
+    return long and order_of(body, len(node.siblings)) is not Order.GIVEN
 
 
 def lane_bytes(node: Node) -> int:
@@ -150,7 +157,30 @@ def _accumulate_lanes(
         with e.scope():
             return reducer.combine(values, take(lane))
 
-    return build.for_loop(0, LANES, combine, group.initial())  # once: it need not be neutral
+    values = build.for_loop(0, LANES, combine, group.initial())  # once: it need not be neutral
+    if order_of(e.functions[group.node.symbol("to_apply")], len(values)) is Order.ANY:
+        return values
+
+    def in_order() -> list[ir.Value]:
+        def element(column: ir.Value, current: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                return reducer.combine(current, group.elements([column]))
+
+        with e.scope():
+            return build.for_loop(0, width, element, group.initial())
+
+    kinds = [value.type for value in values]
+    return build.if_else(_some_nan(values), kinds, in_order, lambda: values)
+
+
+def _some_nan(values: Sequence[ir.Value]) -> ir.Value:
+    """Whether a number among ``values`` is NaN."""
+    flags = [
+        arith.CmpFOp(arith.CmpFPredicate.UNO, value, value).result
+        for value in values
+        if isinstance(value.type, ir.FloatType)
+    ]
+    return functools.reduce(lambda a, b: arith.OrIOp(a, b).result, flags)
 
 
 def reduced_groups(node: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
