@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.devices.launching import LaunchDevice
 
     AnyExecutable = Executable | DeviceExecutable
+    Observer = Callable[[str], None]
 
 #: The ending of a cached program's file name; it is an artifact.
 SUFFIX = ".gmill"
@@ -67,7 +68,11 @@ _NEUTRAL = ("verify", "jobs", "cache")
 
 @overload
 def compile(
-    source: Any, *, target: Literal["cpu"] | None = None, options: CompileOptions | None = None
+    source: Any,
+    *,
+    target: Literal["cpu"] | None = None,
+    options: CompileOptions | None = None,
+    observer: Observer | None = None,
 ) -> Executable | PolymorphicExecutable: ...
 @overload
 def compile(
@@ -76,6 +81,7 @@ def compile(
     target: Target | str | None = None,
     device: LaunchDevice | str | None = None,
     options: CompileOptions | None = None,
+    observer: Observer | None = None,
 ) -> AnyExecutable | PolymorphicExecutable: ...
 def compile(  # the field's own word for it
     source: Any,
@@ -83,6 +89,7 @@ def compile(  # the field's own word for it
     target: Target | str | None = None,
     device: LaunchDevice | str | None = None,
     options: CompileOptions | None = None,
+    observer: Observer | None = None,
 ) -> AnyExecutable | PolymorphicExecutable:
     """The executable of ``source``: from the cache on disk, or compiled now.
 
@@ -94,6 +101,7 @@ def compile(  # the field's own word for it
         device: where a program for a GPU runs: ``cuda`` (the default for such a target), ``cuda:N``,
             ``simulator``, or an open device. One given by name is closed with the executable.
         options: see :class:`CompileOptions`.
+        observer: called with the name of each step of a compilation when it starts.
 
     Returns:
         An :class:`~gristmill.runtime.executable.Executable`, or for a GPU a
@@ -103,7 +111,7 @@ def compile(  # the field's own word for it
     options = options or CompileOptions()
     target = parse_target(target) if isinstance(target, str) else target
     if device is None and not isinstance(target, GpuTarget):
-        return _compile(source, _for_cpu(target or host_target(), options))
+        return _compile(source, _for_cpu(target or host_target(), options, observer))
     if target is not None and not isinstance(target, GpuTarget):
         raise InputError(
             f"a program for {target.cpu} does not run on {device}; give no target, or a GPU"
@@ -113,7 +121,10 @@ def compile(  # the field's own word for it
     device = device or "cuda"
     opened = open_device(device) if isinstance(device, str) else device
     try:
-        return _compile(source, _for_device(target, opened, options, isinstance(device, str)))
+        recipe = _for_device(target, opened, options, observer)
+        if isinstance(device, str):
+            recipe = dataclasses.replace(recipe, close=opened.close)
+        return _compile(source, recipe)
     except BaseException:
         if isinstance(device, str):
             opened.close()
@@ -125,22 +136,24 @@ class _Recipe:
     """How a program is compiled and loaded.
 
     Attributes:
+        program: compiles; also whether the program may be stored.
         load: makes the executable; also of a program that was found.
         close: ends what all executables share.
     """
 
     target: Target
     options: CompileOptions
-    program: Callable[[HloModule], artifact.AnyProgram]
+    program: Callable[[HloModule], tuple[artifact.AnyProgram, bool]]
     load: Callable[[artifact.AnyProgram], AnyExecutable]
     close: Callable[[], None] | None = None
 
 
-def _for_cpu(target: Target, options: CompileOptions) -> _Recipe:
-    def program(module: HloModule) -> artifact.AnyProgram:
+def _for_cpu(target: Target, options: CompileOptions, observer: Observer | None) -> _Recipe:
+    def program(module: HloModule) -> tuple[artifact.AnyProgram, bool]:
         from gristmill.compiler.compile import compile_stages
 
-        return compile_stages(module, target, options=options).program()
+        done = compile_stages(module, target, options=options, observer=observer)
+        return done.program(), done.tuned.is_complete
 
     def load(program: artifact.AnyProgram) -> Executable:
         assert isinstance(program, artifact.Program), "the key says that it is for a CPU"
@@ -150,7 +163,10 @@ def _for_cpu(target: Target, options: CompileOptions) -> _Recipe:
 
 
 def _for_device(
-    target: GpuTarget | None, device: LaunchDevice, options: CompileOptions, owned: bool
+    target: GpuTarget | None,
+    device: LaunchDevice,
+    options: CompileOptions,
+    observer: Observer | None,
 ) -> _Recipe:
     from gristmill.compiler.target_device import options_for, target_of
     from gristmill.runtime.device_executable import DeviceExecutable
@@ -158,16 +174,17 @@ def _for_device(
     chosen = target or target_of(device)
     options = options_for(device, options)
 
-    def program(module: HloModule) -> artifact.AnyProgram:
+    def program(module: HloModule) -> tuple[artifact.AnyProgram, bool]:
         from gristmill.compiler.compile_gpu import compile_gpu_stages
 
-        return compile_gpu_stages(module, chosen, options=options).program()
+        done = compile_gpu_stages(module, chosen, options=options, observer=observer)
+        return done.program(), True
 
     def load(program: artifact.AnyProgram) -> DeviceExecutable:
         assert isinstance(program, artifact.DeviceProgram), "the key says that it is for a device"
         return DeviceExecutable(program, device)
 
-    return _Recipe(chosen, options, program, load, device.close if owned else None)
+    return _Recipe(chosen, options, program, load)
 
 
 def _compile(source: Any, recipe: _Recipe) -> AnyExecutable | PolymorphicExecutable:
@@ -180,8 +197,8 @@ def _compile(source: Any, recipe: _Recipe) -> AnyExecutable | PolymorphicExecuta
     from gristmill.compiler.module import HloModule
 
     def build(module: HloModule, slot: Slot | None) -> AnyExecutable:
-        program = recipe.program(module)
-        if slot is not None:
+        program, may_be_stored = recipe.program(module)
+        if slot is not None and may_be_stored:
             slot.store(program)
         return recipe.load(program)
 
@@ -238,7 +255,7 @@ class Slot:
                 self.key + SUFFIX, lambda path: artifact.save(program, path, durable=False)
             )
         except CacheError as error:
-            _warn(error, 4)
+            _warn(error, 5)
 
     def specialised(self, key: Key) -> Slot:
         """The place of a specialisation of this program."""
@@ -247,21 +264,27 @@ class Slot:
 
 def slot_of(source: Any, target: Target, options: CompileOptions) -> Slot | None:
     """Where the program belongs; ``None`` when there is no cache, or it cannot take this program."""
-    if options.verify or not (knobs.CACHE.get() if options.cache is None else options.cache):
-        return None
     described = _described(options)
-    parts = _content_parts(source)
-    if described is None or parts is None:
+    if options.verify or described is None:
         return None
-    chosen = None if isinstance(options.cache, bool | None) else options.cache
     try:
-        cache = disk_cache.open_cache(chosen)
+        cache = cache_of(options)
     except CacheError as error:
-        _warn(error, 3)
+        _warn(error, 4)
+        return None
+    parts = None if cache is None else _content_parts(source)
+    if cache is None or parts is None:
         return None
     known = repr(custom_calls.registered_names())  # they go before what the compiler knows
     fixed = (fingerprint(), repr(target).encode(), described.encode(), known.encode())
     return Slot(cache, digest([*fixed, *parts]))
+
+
+def cache_of(options: CompileOptions) -> DiskCache | None:
+    """The cache that ``options`` ask for; ``None`` for none. Raises ``CacheError`` when it cannot be used."""
+    if not (knobs.CACHE.get() if options.cache is None else options.cache):
+        return None
+    return disk_cache.open_cache(None if isinstance(options.cache, bool | None) else options.cache)
 
 
 def _warn(error: CacheError, depth: int) -> None:

@@ -11,7 +11,7 @@ is what users call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlir import ir
@@ -26,13 +26,15 @@ from gristmill.compiler.compile_base import (
     artifact_bytes,
     run_stages,
 )
+from gristmill.compiler.emitters.blocking import Blocking, Tuned
 from gristmill.compiler.emitters.library import partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.program import Profile, lower_entry
 from gristmill.compiler.target import GpuTarget, Target
-from gristmill.errors import InputError
+from gristmill.errors import CacheError, InputError
+from gristmill.runtime import knobs
 from gristmill.runtime.executable import Executable
 from gristmill.runtime.program import Program
 
@@ -113,6 +115,33 @@ class Compilation(StagedCompilation):
             "llvm": self._run_lowering,
             "obj": self._run_codegen,
         }
+
+    def _tune(self, module: HloModule, options: CompileOptions) -> Tuned:
+        from gristmill.compiler.cache import cache_of, fingerprint
+        from gristmill.compiler.tuning import tune
+
+        if self.target != host_target():
+            raise InputError("autotune times kernels, so it takes the target of this machine only")
+        try:
+            records = cache_of(options)
+        except CacheError:  # gristmill.compile has said so
+            records = None
+
+        def build(program: HloModule, blockings: Mapping[str, Blocking]) -> Executable:
+            trial = Compilation(self.target, tuned=Tuned(blockings))
+            for stage in STAGES[STAGES.index("rt") :]:
+                trial.run(stage, program, replace(options, autotune=False))
+            return trial.executable()
+
+        return tune(
+            module,
+            self.target,
+            build,
+            budget=knobs.AUTOTUNE_SECONDS.get(),
+            cache=records,
+            compiler=fingerprint().decode(),
+            observer=self.observer,
+        )
 
     def _run_kernels(self, module: HloModule, options: CompileOptions) -> None:
         assert self._library is not None, "rt comes before kernels"

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from mlir import ir
 
+from gristmill.compiler.emitters.blocking import Tuned
 from gristmill.compiler.emitters.kernel import KernelSpec
 from gristmill.compiler.emitters.library import KernelLibrary, emit_kernels
 from gristmill.compiler.module import HloModule
@@ -38,6 +39,8 @@ class StagedCompilation:
         target: what it is compiled for.
         keeps_stages: whether every stage's IR is kept for :meth:`emit`.
         timings: (stage, seconds), in order.
+        observer: called with each stage's name, and with each kernel that is tuned, when it starts.
+        tuned: what autotuning found; empty without it.
     """
 
     STAGES: ClassVar[tuple[str, ...]] = ("hlo", "fused", "rt")
@@ -45,6 +48,8 @@ class StagedCompilation:
     target: Target
     keeps_stages: bool = False
     timings: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    observer: Observer | None = None
+    tuned: Tuned = field(default_factory=Tuned)
     _snapshots: dict[str, ir.Operation] = field(default_factory=dict[str, ir.Operation])
     _library: KernelLibrary | None = None
     _rt: RtProgram | None = None
@@ -114,9 +119,16 @@ class StagedCompilation:
         self.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
         self._keep("fused", module.module.operation)
 
+    def _tune(self, module: HloModule, options: CompileOptions) -> Tuned:
+        """Choose how kernels are cut into blocks, by timing them."""
+        raise InputError("autotune is for programs that run on this machine's CPU")
+
     def _run_program(self, module: HloModule, options: CompileOptions) -> None:
+        if options.autotune:
+            with self.timed("tune"):
+                self.tuned = self._tune(module, options)
         with self.timed("emit kernels"):
-            self._library = emit_kernels(module, self.target)
+            self._library = emit_kernels(module, self.target, self.tuned.blockings)
         with self.timed("build program"):
             self._rt = build_program(module, self._library.specs, self.target)
         self._snapshots["rt"] = self._rt.module.operation
@@ -134,6 +146,7 @@ def run_stages(
     if stop_after is not None and stop_after not in stages:
         raise InputError(f"there is no stage {stop_after!r}; stages: {', '.join(stages)}")
     last = stages.index(stop_after) if stop_after is not None else len(stages) - 1
+    compilation.observer = observer
     with module.context, ir.Location.unknown():
         for stage in stages[: last + 1]:
             if observer is not None:

@@ -33,6 +33,8 @@ class CompileOptions:
             ``GRISTMILL_CACHE`` knob says. See :mod:`gristmill.compiler.cache`.
         images: for a GPU, the forms of the kernels to make: ``ptx``, ``cubin``, ``simulator``; ``None`` for ``ptx``,
             and ``cubin`` where ptxas is installed.
+        autotune: on a CPU, time products and convolutions to choose their blocking, for as long as the
+            ``GRISTMILL_AUTOTUNE_SECONDS`` knob says; see :mod:`gristmill.compiler.tuning`.
     """
 
     pipeline: Pipeline | str | None = None
@@ -41,6 +43,7 @@ class CompileOptions:
     jobs: int | None = None
     cache: bool | str | Path | None = None
     images: tuple[str, ...] | None = None
+    autotune: bool = False
 
     def build_pipeline(self) -> Pipeline:
         """The pipeline to run."""

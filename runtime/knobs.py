@@ -149,6 +149,12 @@ CACHE_SIZE = Knob(
     1 << 30,
     "bytes (suffix K, M, G or T) that the cache on disk may take; default: 1G",
 )
+AUTOTUNE_SECONDS = Knob(
+    "GRISTMILL_AUTOTUNE_SECONDS",
+    _count,
+    60,
+    "seconds that autotuning one program may take, when it is asked for",
+)
 XDG_CACHE_HOME = Knob(
     "XDG_CACHE_HOME", str, "", "the user's cache directory, when it is an absolute path"
 )
@@ -170,6 +176,7 @@ KNOBS = (
     CACHE_DIR,
     CACHE_SIZE,
     XDG_CACHE_HOME,
+    AUTOTUNE_SECONDS,
     PERF_MAP,
     GDB_JIT,
 )

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 HELP = "show and tidy the cache of compiled programs"
 
+#: The ending of a program's file name; damaged records of autotuning are noticed when they are read.
+PROGRAM = ".gmill"
+
 #: Digits of a key that are enough to tell entries apart in a list.
 _SHOWN_DIGITS = 12
 
@@ -92,6 +95,8 @@ def _title(cache: DiskCache, entry: Entry) -> str:
     from gristmill.errors import ArtifactError
     from gristmill.runtime import artifact
 
+    if not entry.name.endswith(PROGRAM):
+        return "a result of autotuning"
     try:
         manifest = artifact.read_manifest(cache.folder / entry.name)
     except ArtifactError as error:
@@ -113,7 +118,7 @@ def _damaged(cache: DiskCache) -> Iterator[tuple[str, str]]:
     from gristmill.errors import ArtifactError
     from gristmill.runtime import artifact
 
-    entries = cache.entries()
+    entries = [entry for entry in cache.entries() if entry.name.endswith(PROGRAM)]
     progress = Progress(len(entries))
     try:
         for number, entry in enumerate(entries):

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.compiler.driver import custom_calls, shapes
-from gristmill.compiler.driver.console import seconds
+from gristmill.compiler.driver.console import Progress, seconds
 from gristmill.errors import GristmillError, InputError
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 HELP = "compile a model and run it"
+
+
+#: The steps of a compilation, for its progress; tuning is a part of ``rt``.
+_STEPS = ("hlo", "fused", "rt", "kernels", "llvm", "ll", "asm", "obj", "artifact")
 
 
 class MismatchError(GristmillError):
@@ -82,6 +86,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=0, metavar="N", help="run N more times and show the timing"
     )
     parser.add_argument(
+        "--autotune",
+        action="store_true",
+        help="time matrix products and convolutions to choose their blocking; results are kept in the cache",
+    )
+    parser.add_argument(
         "--no-cache", action="store_true", help="compile, even if the cache on disk has the program"
     )
     parser.add_argument(
@@ -103,13 +112,8 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(f"no such file: {args.model}")
     custom_calls.register(args.custom_calls)
     start = time.perf_counter()
-    if is_artifact(args.model):
-        program = gristmill.load(args.model, device=args.device)
-    else:
-        options = gristmill.CompileOptions(cache=False if args.no_cache else None)
-        program = gristmill.compile(
-            args.model, target=args.target, device=args.device, options=options
-        )
+    found = is_artifact(args.model)
+    program = gristmill.load(args.model, device=args.device) if found else _compile(args)
     with program:
         return _run(args, program, start)
 
@@ -136,6 +140,25 @@ def _run(
             f"median {seconds(statistics.median(times))}"
         )
     return 0
+
+
+def _compile(args: argparse.Namespace) -> AnyExecutable | PolymorphicExecutable:
+    import gristmill
+
+    options = gristmill.CompileOptions(
+        cache=False if args.no_cache else None, autotune=args.autotune
+    )
+    progress = Progress(len(_STEPS))
+
+    def observe(step: str) -> None:
+        progress.update(_STEPS.index(step if step in _STEPS else "rt"), step)
+
+    try:
+        return gristmill.compile(
+            args.model, target=args.target, device=args.device, options=options, observer=observe
+        )
+    finally:
+        progress.close()
 
 
 def is_artifact(path: Path) -> bool:

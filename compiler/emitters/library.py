@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mlir import ir
 
+from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.cpu.frame import FusionSource
 from gristmill.compiler.emitters.kernel import (
     KernelDefinition,
@@ -44,24 +45,80 @@ class KernelLibrary:
     specs: dict[str, KernelSpec] = field(default_factory=dict[str, KernelSpec])
 
 
-def emit_kernels(module: HloModule, target: Target) -> KernelLibrary:
-    """Emit a kernel for every ``fusion`` of a fused module."""
+@dataclass(frozen=True)
+class Fusion:
+    """One ``fusion`` operation.
+
+    Attributes:
+        op: the operation.
+        computation: the symbol of what it computes.
+        kind: the kind of emitter that compiles it.
+        key: a digest of everything that determines the kernel's code, names aside.
+        streamed: results that leave the program and are larger than the caches hold.
+    """
+
+    op: ir.Operation
+    computation: str
+    kind: str
+    key: str
+    streamed: frozenset[int]
+
+
+class Emission:
+    """What emitting the fusions of one fused module needs: its functions, their texts and graphs."""
+
+    def __init__(self, module: HloModule, target: Target) -> None:
+        self.target = target
+        self._functions = module.functions()
+        self._graphs: dict[str, Graph] = {}
+        self._texts = {name: body_text(name, op) for name, op in self._functions.items()}
+
+    def fusions(self) -> Iterator[Fusion]:
+        """Every fusion, in module order."""
+        leaving = _streamed(self._functions, self.target)
+        keys: dict[str, str] = {}
+        for function in self._functions.values():
+            for view in function.regions[0].blocks[0].operations:
+                op = view.operation
+                if op.name != "hlov.fusion":
+                    continue
+                computation, kind = hlo.symbol(op, "calls"), hlo.string(op, "kind")
+                streamed = leaving.get(computation, frozenset())
+                if computation not in keys:
+                    keys[computation] = self._key(computation, f"{kind} {sorted(streamed)}")
+                yield Fusion(op, computation, kind, keys[computation], streamed)
+
+    def _key(self, computation: str, kind: str) -> str:
+        return _content_key(computation, kind, self._functions, self._texts, self.target)
+
+    def emit(self, fusion: Fusion, name: str, blocking: Blocking = DEFAULT) -> KernelDefinition:
+        """The kernel of ``fusion``, called ``name``."""
+        _load_graphs(fusion.computation, self._functions, self._graphs)
+        graph = self._graphs[fusion.computation]
+        source = FusionSource(name, graph, self._graphs, self.target, fusion.streamed, blocking)
+        return _emit(source, fusion.kind, fusion.op.location)
+
+    def functions_of(self, fusion: Fusion) -> list[ir.Operation]:
+        """Every function that ``fusion`` refers to, directly or not."""
+        found = _callees(fusion.computation, self._functions, self._texts)
+        return [self._functions[name] for name in found]
+
+
+def emit_kernels(
+    module: HloModule, target: Target, blockings: Mapping[str, Blocking] | None = None
+) -> KernelLibrary:
+    """Emit a kernel for every ``fusion`` of a fused module.
+
+    ``blockings``: how the kernels of some keys are cut into blocks; default: as the emitters' models say.
+    """
     library = KernelLibrary()
-    functions = module.functions()
-    graphs: dict[str, Graph] = {}
-    texts = {name: body_text(name, op) for name, op in functions.items()}
-    leaving = _streamed(functions, target)
-    for computation, kind, location in _fusions(functions):
-        if computation in library.specs:
-            continue
-        streamed = leaving.get(computation, frozenset())
-        key = _content_key(computation, f"{kind} {sorted(streamed)}", functions, texts, target)
-        if key not in library.kernels:
-            _load_graphs(computation, functions, graphs)
-            name = f"kernel_{len(library.kernels)}_{kind}"
-            source = FusionSource(name, graphs[computation], graphs, target, streamed)
-            library.kernels[key] = _emit(source, kind, location)
-        library.specs[computation] = library.kernels[key].spec
+    emission = Emission(module, target)
+    for fusion in emission.fusions():
+        if fusion.key not in library.kernels:
+            name = f"kernel_{len(library.kernels)}_{fusion.kind}"
+            blocking = (blockings or {}).get(fusion.key, DEFAULT)
+            library.kernels[fusion.key] = emission.emit(fusion, name, blocking)
+        library.specs[fusion.computation] = library.kernels[fusion.key].spec
     return library
 
 
@@ -81,15 +138,6 @@ def _gpu_emitters() -> dict[str, Callable[[FusionSource], KernelEmitter]]:
     from gristmill.compiler.emitters.gpu.registry import GPU_EMITTERS
 
     return GPU_EMITTERS
-
-
-def _fusions(functions: dict[str, ir.Operation]) -> Iterator[tuple[str, str, ir.Location]]:
-    """(computation, kind, location) of every fusion, in module order."""
-    for function in functions.values():
-        for view in function.regions[0].blocks[0].operations:
-            op = view.operation
-            if op.name == "hlov.fusion":
-                yield hlo.symbol(op, "calls"), hlo.string(op, "kind"), op.location
 
 
 def _streamed(functions: dict[str, ir.Operation], target: Target) -> dict[str, frozenset[int]]:
@@ -133,6 +181,17 @@ def _content_key(
     name: str, kind: str, functions: dict[str, ir.Operation], texts: dict[str, str], target: Target
 ) -> str:
     """A digest of everything that determines the kernel's code, names of computations aside."""
+    order = _callees(name, functions, texts)
+    numbers = {computation: str(n) for n, computation in enumerate(order)}
+    parts = [
+        re.sub(r"@([\w.$-]+)", lambda m: f"@{numbers.get(m.group(1), m.group(1))}", texts[c])
+        for c in order
+    ]
+    return cache_key([kind, target.cpu, target.features, str(target), *parts])
+
+
+def _callees(name: str, functions: dict[str, ir.Operation], texts: dict[str, str]) -> list[str]:
+    """``name`` and every function it refers to, in the order of first reference."""
     order: list[str] = []
 
     def visit(computation: str) -> None:
@@ -144,12 +203,7 @@ def _content_key(
                 visit(callee)
 
     visit(name)
-    numbers = {computation: str(n) for n, computation in enumerate(order)}
-    parts = [
-        re.sub(r"@([\w.$-]+)", lambda m: f"@{numbers.get(m.group(1), m.group(1))}", texts[c])
-        for c in order
-    ]
-    return cache_key([kind, target.cpu, target.features, str(target), *parts])
+    return order
 
 
 def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:

@@ -188,7 +188,12 @@ def default_cache(folder: Path) -> Iterator[None]:
 
 
 #: Another value for each field of CompileOptions that is part of the key.
-OTHER_OPTIONS = {"pipeline": "dce-hlo,fuse", "fold_constants": False}
+OTHER_OPTIONS = {
+    "pipeline": "dce-hlo,fuse",
+    "fold_constants": False,
+    "images": ("ptx",),
+    "autotune": True,
+}
 
 
 @pytest.mark.usefixtures("default_cache")

@@ -49,6 +49,11 @@ JOINTS = {
         "gristmill.runtime.device_executable",
         "gristmill.runtime.devices",
     ),
+    "compiler/tuning.py": (
+        "gristmill.runtime.atomic",
+        "gristmill.runtime.disk_cache",
+        "gristmill.runtime.executable",
+    ),
     "compiler/compile_device.py": (
         "gristmill.runtime.device_executable",
         "gristmill.runtime.devices",

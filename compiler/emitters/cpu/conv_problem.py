@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.cpu.windows import WindowDimension
 from gristmill.compiler.emitters.elemental.contraction import accumulator_type
 from gristmill.compiler.graph import Node
@@ -195,7 +196,7 @@ class Tile:
     chunk: int
 
     @staticmethod
-    def of(problem: ConvProblem, width: int, target: Target) -> Tile:
+    def of(problem: ConvProblem, width: int, target: Target, blocking: Blocking = DEFAULT) -> Tile:
         """The tile for a problem, for rows of ``width`` pixels."""
         lanes = max(2, target.lanes(problem.element.nbytes))
         lanes = min(lanes, 1 << (problem.features - 1).bit_length())
@@ -204,11 +205,13 @@ class Tile:
         widest = 4 if many_registers else 2
         options = [v for v in range(widest, 0, -1) if v > 1 or count == 1]
         vectors = min(options, key=lambda v: (-(-count // v) * v, -v))
+        if blocking.vectors is not None and blocking.vectors in options:
+            vectors = blocking.vectors
         most = min(max(1, width), 12, (24 if many_registers else 12) // vectors)
         # A size that leaves no remainder, if there is one not much smaller.
         even = [p for p in range(most, most // 2, -1) if width % p == 0]
         pixels = even[0] if even else most
-        chunk = max(1, -(-min(width, 64) // pixels)) * pixels
+        chunk = max(1, -(-min(width, int(64 * blocking.rows)) // pixels)) * pixels
         return Tile(lanes, vectors, pixels, -(-count // vectors) * vectors * lanes, chunk)
 
     @property

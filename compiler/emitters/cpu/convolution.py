@@ -46,7 +46,7 @@ class ConvolutionEmitter:
         self.clips = problem.depthwise and problem.natural_input and not problem.reads_input
         begin, end = problem.window(-1).interior
         width = end - begin if self.clips else problem.outputs[-1]
-        tile = self.tile = Tile.of(problem, width, source.target)
+        tile = self.tile = Tile.of(problem, width, source.target, source.blocking)
         fills = problem.features == tile.features
         self.clips = self.clips and fills
         # Vectors of channels must not run past the last one.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from mlir import ir
 
+from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.cpu.dot_build import DotKernel, Epilogue, Prologue
 from gristmill.compiler.emitters.cpu.dot_gemm import emit_gemm
 from gristmill.compiler.emitters.cpu.dot_plan import Form, choose_form, choose_tiling
@@ -38,6 +39,7 @@ def emit_dot(
     epilogue: Epilogue | None = None,
     lhs_prologue: Prologue | None = None,
     rhs_prologue: Prologue | None = None,
+    blocking: Blocking = DEFAULT,
 ) -> KernelDefinition:
     """Emit ``problem`` as a kernel called ``name``, in the current context.
 
@@ -54,6 +56,7 @@ def emit_dot(
         lhs_prologue: computes the left operand's elements while packing; it may run once for every task that reads
             the element.
         rhs_prologue: the same for the right operand.
+        blocking: how a blocked product deviates from the model's sizes.
     """
     for array in results:
         assert array.size == problem.output.size
@@ -82,7 +85,7 @@ def emit_dot(
         case Form.DOTTED:
             phases, workspace, scratch = emit_dotted(module, kernel)
         case Form.BLOCKED:
-            tiling = choose_tiling(kernel, target)
+            tiling = choose_tiling(kernel, target, blocking)
             phases, workspace, scratch = emit_gemm(module, kernel, tiling)
     work = problem.batch * problem.m * problem.n * problem.k
     traffic = sum(a.nbytes for a in (*arguments, *results))

@@ -48,6 +48,7 @@ class DotFusionEmitter:
             lhs=lhs.result,
             rhs=rhs.result,
             epilogue=None if alone else self._epilogue,
+            blocking=source.blocking,
         )
 
     def _epilogue(

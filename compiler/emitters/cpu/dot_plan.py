@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 from typing import Literal
 
+from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.cpu.dot_build import DotKernel, Prologue
 from gristmill.compiler.emitters.cpu.dot_gemm import Tiling
 from gristmill.compiler.emitters.cpu.dot_problem import DotProblem
@@ -61,19 +62,21 @@ def _few_rows_form(
     return None
 
 
-def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
+def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAULT) -> Tiling:
     """Tile sizes and packing for a blocked product."""
     problem, lanes = kernel.problem, kernel.lanes
     nbytes = problem.accumulate.nbytes
     registers = 32 if target.vector_bytes >= 64 else 16
-    tallest, vectors = _register_tile(problem, lanes, registers)
+    tallest, vectors = _register_tile(problem, lanes, registers, blocking.vectors)
     width = vectors * lanes
     panels = -(-problem.n // width)
 
     # A chunk of a panel takes a small part of the second-level cache; a block of the left operand streams through it.
-    chunks = -(-kernel.steps * width * nbytes // max(1, target.l2_bytes // 8))
+    chunk_bytes = max(1, int(target.l2_bytes // 8 * blocking.chunk))
+    chunks = -(-kernel.steps * width * nbytes // chunk_bytes)
     k_chunk = -(-kernel.steps // (chunks * lanes)) * lanes
-    limit = max(4 * tallest, min(512, target.l2_bytes // (kernel.steps * nbytes)))
+    most = int(min(512, target.l2_bytes // (kernel.steps * nbytes)) * blocking.rows)
+    limit = max(4 * tallest, most)
     blocks = -(-problem.m // limit)
     while (
         problem.batch * blocks * panels < 2 * target.max_threads
@@ -98,15 +101,21 @@ def choose_tiling(kernel: DotKernel, target: Target) -> Tiling:
     )
 
 
-def _register_tile(problem: DotProblem, lanes: int, registers: int) -> tuple[int, int]:
+def _register_tile(
+    problem: DotProblem, lanes: int, registers: int, wanted: int | None = None
+) -> tuple[int, int]:
     """The tallest register tile, in rows and vectors, for the best estimated rate of useful multiply-adds.
 
     Sums, one row of the right operand and one broadcast must fit the registers. A step of ``k`` takes its
     multiply-adds, two a cycle and at least one's latency of four cycles, and a little for each load.
+    ``wanted`` is the number of vectors to take, if they fit.
     """
     needed = -(-problem.n // lanes)
     best = (0.0, 1, 1)
-    for vectors in range(1, min(4, needed) + 1):
+    widths = range(1, min(4, needed) + 1)
+    if wanted is not None and wanted in widths:
+        widths = range(wanted, wanted + 1)
+    for vectors in widths:
         tallest = min(problem.m, (registers - vectors - 1) // vectors, 16)
         rows = -(-problem.m // -(-problem.m // tallest))
         cycles = max(rows * vectors / 2, 4) + 0.2 * (rows + vectors)

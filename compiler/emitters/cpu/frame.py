@@ -10,6 +10,7 @@ from mlir import ir
 from mlir.dialects import func
 
 from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.elemental import Elemental, buffer_source
 from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, Phase
@@ -31,6 +32,7 @@ class FusionSource:
         functions: graphs of every function it refers to.
         target: the CPU.
         streamed: results that leave the program and are larger than the caches hold.
+        blocking: how a product or convolution is cut into blocks.
     """
 
     name: str
@@ -38,6 +40,7 @@ class FusionSource:
     functions: Mapping[str, Graph]
     target: Target
     streamed: frozenset[int] = frozenset()
+    blocking: Blocking = DEFAULT
 
     @property
     def arguments(self) -> tuple[ArrayType, ...]:
