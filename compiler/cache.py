@@ -265,19 +265,19 @@ class Slot:
 def slot_of(source: Any, target: Target, options: CompileOptions) -> Slot | None:
     """Where the program belongs; ``None`` when there is no cache, or it cannot take this program."""
     described = _described(options)
-    if options.verify or described is None:
+    has_content = isinstance(source, frontends.Content) or hasattr(source, "compiler_ir")
+    if options.verify or described is None or not has_content:
         return None
     try:
         cache = cache_of(options)
     except CacheError as error:
         _warn(error, 4)
         return None
-    parts = None if cache is None else _content_parts(source)
-    if cache is None or parts is None:
+    if cache is None:
         return None
     known = repr(custom_calls.registered_names())  # they go before what the compiler knows
     fixed = (fingerprint(), repr(target).encode(), described.encode(), known.encode())
-    return Slot(cache, digest([*fixed, *parts]))
+    return Slot(cache, digest([*fixed, *_content_parts(source)]))
 
 
 def cache_of(options: CompileOptions) -> DiskCache | None:
@@ -293,14 +293,11 @@ def _warn(error: CacheError, depth: int) -> None:
     warnings.warn(text, CacheWarning, stacklevel=depth + 1)
 
 
-def _content_parts(source: Any) -> tuple[bytes, ...] | None:
-    """What of ``source`` decides the program."""
+def _content_parts(source: Any) -> tuple[bytes, ...]:
+    """What of ``source``, a ``Content`` or a JAX ``Lowered``, decides the program."""
     if isinstance(source, frontends.Content):
-        return source.data, Path(
-            source.name
-        ).stem.encode()  # a nameless module is named by its file
-    if not hasattr(source, "compiler_ir"):
-        return None
+        # A nameless module is named by its file.
+        return source.data, Path(source.name).stem.encode()
     buffer = io.BytesIO()
     source.compiler_ir("stablehlo").operation.write_bytecode(buffer)
     return (buffer.getvalue(),)
