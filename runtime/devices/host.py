@@ -340,11 +340,11 @@ class HostDevice(Device):
                 return None
         if target < source + nbytes and source < target + nbytes:
             return None
+        event = Event.past(f"copy {kind} {nbytes} B")
+        kept: list[DeviceAllocation] = []
         claimed = None if stream is None else self._claim(stream)
         if stream is not None and claimed is None:
             return None
-        event = Event.past(f"copy {kind} {nbytes} B")
-        kept: list[DeviceAllocation] = []
         try:
             for allocation in held:
                 allocation.hold()
