@@ -30,8 +30,8 @@ REASONS = {
     "send": "no other device or host channel: return the data as a result",
     "uniform_quantize": "quantised types",
     "uniform_dequantize": "quantised types",
-    "custom_call": "registered functions; placement and sharding marks, `mhlo.topk`, shape assertions, "
-    "JAX's LAPACK calls for CPUs",
+    "custom_call": "registered functions; placement and sharding marks, shape assertions, JAX's LAPACK calls for CPUs, "
+    "`ApproxTopK`, `PartialReduce`, `mhlo.topk`, `TopK`",
 }
 
 #: What is said of the others; operations without a template all compile.

@@ -14,7 +14,7 @@ from typing import cast
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from gristmill.compiler.frontends import lapack, tokens, tuples
+from gristmill.compiler.frontends import lapack, tokens, top_k, tuples
 from gristmill.compiler.frontends.views import Value, operands, results, walk
 
 #: CHLO operations that the ``hlo`` dialect has: kept as custom calls of this prefix while CHLO is legalised.
@@ -47,6 +47,8 @@ def prepare(module: ir.Operation) -> None:
     names = _names(module)
     if "stablehlo.custom_call" in names:
         lapack.expand(module)
+        top_k.expand(module)
+        names = _names(module)
     if names & _MHLO_TO_CHLO.keys():
         for op in walk(module):
             if op.name in _MHLO_TO_CHLO:
