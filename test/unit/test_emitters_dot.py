@@ -351,6 +351,23 @@ def test_register_tiles_fit(vector_bytes: int, m: int, n: int) -> None:
     assert tiling.k_chunk % kernel.lanes == 0
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n", "rhs"),
+    [
+        (24, 512, 512, "plain"),  # in the second-level cache
+        (8, 1024, 2048, "plain"),
+        (16, 1024, 2048, "private"),  # in the third: a few rows do not pay for packing
+        (8, 4096, 4096, "private"),  # in memory
+    ],
+)
+def test_matrices_far_away_are_packed(m: int, k: int, n: int, rhs: str) -> None:
+    problem = problem_of(f"{m}x{k}xf32", f"{k}x{n}xf32", "f32", **MATMUL)
+    kinds = problem.lhs.array, problem.rhs.array
+    kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 64)
+    target = dataclasses.replace(host_target(), vector_bytes=64, l2_bytes=2 << 20)
+    assert choose_tiling(kernel, target).rhs == rhs
+
+
 def test_axis_maps_collapse_and_address() -> None:
     assert AxisMap.of((4, 1, 5), (10, 7, 2)).parts == ((20, 2),)
     split = AxisMap.of((4, 5), (100, 2))

@@ -9,7 +9,7 @@ from typing import Literal
 from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
 from gristmill.compiler.emitters.cpu.dot_build import DotKernel, Prologue
 from gristmill.compiler.emitters.cpu.dot_gemm import Tiling
-from gristmill.compiler.emitters.cpu.dot_problem import DotProblem
+from gristmill.compiler.emitters.cpu.dot_problem import DotProblem, Operand
 from gristmill.compiler.target import Target
 
 
@@ -25,8 +25,10 @@ class Form(enum.Enum):
 #: Products of at most this many multiply-adds get scalar loops.
 _SCALAR_WORK = 256
 
-#: Most rows for which reading the right operand where it lies beats packing it.
-_UNPACKED_ROWS = 24
+#: Most rows for which reading the right operand where it lies beats packing it: one that lies in the second-level
+#: cache; one that may lie in the third; one that comes from memory. A step of ``k`` goes to another page there, so that
+#: nothing is prefetched, while packing reads along the rows.
+_UNPACKED_ROWS = (24, 11, 6)
 
 
 def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
@@ -97,7 +99,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
         rows,
         k_chunk,
         _lhs_access(kernel, panels),
-        _rhs_access(kernel, rows),
+        _rhs_access(kernel, rows, target),
     )
 
 
@@ -136,11 +138,20 @@ def _lhs_access(kernel: DotKernel, panels: int) -> Literal["plain", "rows", "col
     return "rows" if by_rows else "columns"
 
 
-def _rhs_access(kernel: DotKernel, rows: int) -> Literal["plain", "shared", "private"]:
+def _unpacked_rows(operand: Operand, target: Target) -> int:
+    """Most rows for which the right operand is read where it lies."""
+    near, farther, far = _UNPACKED_ROWS
+    caches = operand.array.nbytes / target.l2_bytes
+    return near if caches <= 2 else farther if caches <= 8 else far
+
+
+def _rhs_access(
+    kernel: DotKernel, rows: int, target: Target
+) -> Literal["plain", "shared", "private"]:
     problem, operand = kernel.problem, kernel.problem.rhs
     contiguous = operand.free.stride == 1 and operand.contract.stride is not None
     plain = kernel.rhs_prologue is None and not kernel.paired and contiguous
-    if plain and problem.m <= _UNPACKED_ROWS:
+    if plain and problem.m <= _unpacked_rows(operand, target):
         return "plain"
     # Packing a panel again for every block costs little once the block is this tall, and saves a phase.
     return "private" if rows == problem.m or rows >= 128 else "shared"
