@@ -28,6 +28,7 @@ from gristmill.compiler.compile_base import (
 )
 from gristmill.compiler.emitters.blocking import Blocking, Tuned
 from gristmill.compiler.emitters.library import partition
+from gristmill.compiler.emitters.prepack import pack_constants
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
@@ -107,6 +108,10 @@ class Compilation(StagedCompilation):
         program.outputs = (*program.outputs, profile.signature)
         program.objects = [*self._objects[:-1], entry]
         return program, profile
+
+    def _prepare(self, module: HloModule) -> None:
+        with self.timed("pack constants"):
+            pack_constants(module, self.target)
 
     def _steps(self) -> Mapping[str, StageFunction]:
         return {

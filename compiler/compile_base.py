@@ -117,7 +117,11 @@ class StagedCompilation:
         pipeline = options.build_pipeline()
         report = pipeline.run(module, options=RunOptions(verify=options.verify, keep_repro=False))
         self.timings += [(f"pass {name}", seconds) for name, seconds in report.timings]
+        self._prepare(module)
         self._keep("fused", module.module.operation)
+
+    def _prepare(self, module: HloModule) -> None:
+        """What the target's kernels want changed in the fused module."""
 
     def _tune(self, module: HloModule, options: CompileOptions) -> Tuned:
         """Choose how kernels are cut into blocks, by timing them."""

@@ -64,6 +64,24 @@ def _few_rows_form(
     return None
 
 
+#: Most rows for which a constant right operand is packed at compile time: beyond, packing at each call costs nothing
+#: that can be measured.
+_PREPACKED_ROWS = 64
+
+
+def packed_width(kernel: DotKernel, target: Target) -> int | None:
+    """Columns of the panels in which a blocked product wants its right operand; None if packing gains nothing."""
+    problem = kernel.problem
+    exact = problem.rhs.array.element == problem.accumulate
+    if not exact or kernel.paired or problem.batch != 1 or problem.m > _PREPACKED_ROWS:
+        return None
+    form, swapped = choose_form(kernel)
+    if form is not Form.BLOCKED or swapped:
+        return None
+    width = choose_tiling(kernel, target).vectors * kernel.lanes
+    return width if problem.n % width == 0 and problem.n > width else None
+
+
 def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAULT) -> Tiling:
     """Tile sizes and packing for a blocked product."""
     problem, lanes = kernel.problem, kernel.lanes
@@ -99,7 +117,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
         rows,
         k_chunk,
         _lhs_access(kernel, panels),
-        _rhs_access(kernel, rows, target),
+        _rhs_access(kernel, rows, width, target),
     )
 
 
@@ -138,6 +156,12 @@ def _lhs_access(kernel: DotKernel, panels: int) -> Literal["plain", "rows", "col
     return "rows" if by_rows else "columns"
 
 
+def _lies_in_panels(operand: Operand, width: int) -> bool:
+    """Whether the operand already has the order into which packing would bring it."""
+    parts = operand.free.parts
+    return len(parts) == 2 and parts[1] == (width, 1) and operand.contract.stride == width
+
+
 def _unpacked_rows(operand: Operand, target: Target) -> int:
     """Most rows for which the right operand is read where it lies."""
     near, farther, far = _UNPACKED_ROWS
@@ -146,12 +170,13 @@ def _unpacked_rows(operand: Operand, target: Target) -> int:
 
 
 def _rhs_access(
-    kernel: DotKernel, rows: int, target: Target
+    kernel: DotKernel, rows: int, width: int, target: Target
 ) -> Literal["plain", "shared", "private"]:
     problem, operand = kernel.problem, kernel.problem.rhs
-    contiguous = operand.free.stride == 1 and operand.contract.stride is not None
-    plain = kernel.rhs_prologue is None and not kernel.paired and contiguous
-    if plain and problem.m <= _unpacked_rows(operand, target):
-        return "plain"
+    if kernel.rhs_prologue is None and not kernel.paired:
+        contiguous = operand.free.stride == 1 and operand.contract.stride is not None
+        near = problem.m <= _unpacked_rows(operand, target)
+        if _lies_in_panels(operand, width) or (contiguous and near):
+            return "plain"
     # Packing a panel again for every block costs little once the block is this tall, and saves a phase.
     return "private" if rows == problem.m or rows >= 128 else "shared"
