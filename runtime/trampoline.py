@@ -198,5 +198,5 @@ def _build() -> LoadedCode:
     ):
         module.set_target(machine)
         module.verify()
-        module.run_passes("default<O2>", machine)
+        # No passes: they take 10 ms of every process's start and make a call no faster.
         return link([module.emit(machine)])
