@@ -61,6 +61,12 @@ def test_no_cache_leaves_it_alone(cli: Cli, folder: Path) -> None:
     assert not folder.exists()
 
 
+def test_autotuning_a_program_without_products_changes_nothing(cli: Cli, folder: Path) -> None:
+    plain = cli("run", "MODEL", "--random")
+    assert cli("run", "MODEL", "--random", "--autotune") == plain
+    assert len(list(folder.iterdir())) == 2, "an entry of its own"
+
+
 def test_verify_removes_what_is_damaged(cli: Cli, folder: Path) -> None:
     cli("run", "MODEL", "--random")
     (path,) = folder.iterdir()
