@@ -548,3 +548,30 @@ def test_damaged_custom_calls_in_a_manifest(tmp_path: Path) -> None:
         assert old in good
         with pytest.raises(ArtifactError, match=message):
             parse_manifest(good.replace(old, new).encode())
+
+
+# Targets that need no function
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["Sharding", "SPMDFullToShardShape", "annotate_device_placement", "LayoutConstraint", "xla.sdy.Sharding"],
+)  # fmt: skip
+def test_marks_of_placement_and_sharding_change_nothing(target: str) -> None:
+    text = UNARY.replace("test.f", target)
+    np.testing.assert_array_equal(np.asarray(gristmill.compile(text)(X)), -2 * X)
+
+
+def test_shape_assertions_hold_or_say_why() -> None:
+    text = """
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<4xf32>) -> tensor<i32>
+      %w = stablehlo.constant dense<WANTED> : tensor<i32>
+      %p = stablehlo.compare EQ, %n, %w : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.custom_call @shape_assertion(%p, %n) {error_message = "x has {0} elements", has_side_effect = true}
+        : (tensor<i1>, tensor<i32>) -> ()
+      return %x : tensor<4xf32>
+    }"""
+    np.testing.assert_array_equal(np.asarray(gristmill.compile(text.replace("WANTED", "4"))(X)), X)
+    with pytest.raises(InputError, match="x has 4 elements"):
+        gristmill.compile(text.replace("WANTED", "5"))
