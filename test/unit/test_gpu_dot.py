@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gpu_check import ORDERS, assert_ptx
 from gpu_support import GpuProgram, compile_for_gpu, simulate
+from interpreter import evaluate
 from mlir import ir
 
 from gristmill.compiler.compile import import_source
@@ -237,9 +238,44 @@ def test_integer_sums_wrap() -> None:
     assert (result == np.int64(140000 * 16384).astype(np.int32)).all()
 
 
-def test_full_precision_is_the_default() -> None:
-    program = compile_for_gpu(Case(128, 128, 128).text())
+@pytest.mark.parametrize(
+    "algorithm", ["", TF32.replace("operations = 1", "operations = 3"), TF32.replace("tf32", "f32")]
+)
+def test_full_precision_where_nothing_else_is_asked_for(algorithm: str) -> None:
+    program = compile_for_gpu(Case(128, 128, 128, algorithm=algorithm).text())
     assert "mma.sync" not in str(program.module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "out"), [("i1", "i1"), ("i4", "i32"), ("ui32", "ui32"), ("f8E4M3FN", "f32")]
+)
+def test_rarer_types(kind: str, out: str) -> None:
+    """What the interpreter computes, on values that make every sum exact."""
+    text = f"""func.func @main(%a: tensor<9x40xi8>, %b: tensor<40x17xi8>) -> tensor<9x17x{out}> {{
+      %0 = stablehlo.convert %a : (tensor<9x40xi8>) -> tensor<9x40x{kind}>
+      %1 = stablehlo.convert %b : (tensor<40x17xi8>) -> tensor<40x17x{kind}>
+      %2 = stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]
+        : (tensor<9x40x{kind}>, tensor<40x17x{kind}>) -> tensor<9x17x{out}>
+      return %2 : tensor<9x17x{out}> }}"""
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0, 3, s).astype(np.int8) for s in ((9, 40), (40, 17)))
+    (result,) = compile_for_gpu(text).run(a, b)
+    np.testing.assert_array_equal(result, evaluate(text, a, b)[0])
+
+
+def test_complex_products() -> None:
+    text = """func.func @main(%a: tensor<9x40xcomplex<f32>>, %b: tensor<40x17xcomplex<f32>>)
+        -> tensor<9x17xcomplex<f32>> {
+      %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<9x40xcomplex<f32>>, tensor<40x17xcomplex<f32>>) -> tensor<9x17xcomplex<f32>>
+      return %0 : tensor<9x17xcomplex<f32>> }"""
+    rng = np.random.default_rng(4)
+    a, b = (
+        (rng.integers(-3, 4, s) + 1j * rng.integers(-3, 4, s)).astype(np.complex64)
+        for s in ((9, 40), (40, 17))
+    )
+    (result,) = compile_for_gpu(text).run(a, b)
+    np.testing.assert_array_equal(result, a @ b)
 
 
 def test_epilogue_reads_and_writes_several_buffers() -> None:

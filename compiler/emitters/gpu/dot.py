@@ -88,8 +88,17 @@ def access_width(source: FusionSource) -> int:
 
 
 def allows_tf32(node: Node) -> bool:
-    """Whether the operation asks for ``f32`` operands to be rounded to ``tf32``: its ``algorithm`` says so."""
-    return "lhs_precision_type = tf32" in node.string("algorithm")
+    """Whether the operation asks for ``f32`` operands to be rounded to ``tf32``: its ``algorithm`` says so.
+
+    One that splits operands into several ``tf32`` components asks for more precision than that.
+    """
+    algorithm = node.string("algorithm")
+    wanted = (
+        "lhs_precision_type = tf32",
+        "rhs_precision_type = tf32",
+        "num_primitive_operations = 1,",
+    )
+    return all(part in algorithm for part in wanted)
 
 
 def is_tensor_product(product: Product, target: GpuTarget, allows_tf32: bool) -> bool:
