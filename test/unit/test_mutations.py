@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import random
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,11 @@ import gristmill
 from gristmill.compiler import frontends
 from gristmill.compiler.frontends.guard import survives
 from gristmill.errors import GristmillError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
+
+from fuzz_programs import build
+from fuzz_scope import Chooser
 
 COUNTS = [25, pytest.param(500, marks=pytest.mark.slow)]
 X, W = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
@@ -40,6 +47,29 @@ def portable() -> bytes:
     return jax.export.export(model())(X, W).mlir_module_serialized
 
 
+def of_all_kinds() -> bytes:
+    """A random program of many kinds of operations."""
+    return program(random.Random(3)).encode()
+
+
+def program(rng: random.Random) -> str:
+    """A random program of moderate size."""
+    while True:
+        made = build(Chooser(rng.randint))
+        if 5 <= len(made.lines) <= 60:
+            return made.text()
+
+
+def renumbered(module: str, rng: random.Random) -> str:
+    """One or two numbers of a module's text replaced: shapes, attributes, constants."""
+    for _ in range(rng.choice((1, 1, 2))):
+        found = rng.choice(list(re.finditer(r"\b\d+\b", module)))
+        old = int(found.group())
+        new = rng.choice((max(old - 1, 0), old + 1, 0, -1, 7, 2**63 - 1))
+        module = f"{module[: found.start()]}{new}{module[found.end() :]}"
+    return module
+
+
 def damaged(data: bytes, rng: random.Random) -> bytes:
     """A truncation, or a few bytes replaced, removed or doubled."""
     copy = bytearray(data)
@@ -58,7 +88,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("make", [text, bytecode, portable])
+@pytest.mark.parametrize("make", [text, bytecode, portable, of_all_kinds])
 def test_damaged_modules(make: Callable[[], bytes], count: int) -> None:
     data, rng = make(), random.Random(make.__name__)
     messages: list[str] = []
@@ -69,6 +99,19 @@ def test_damaged_modules(make: Callable[[], bytes], count: int) -> None:
             messages.append(error.message)
     assert len(messages) > count // 4
     assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_other_numbers(count: int) -> None:
+    """Modules that often still parse: what they say is refused, or compiled."""
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(count):
+        try:
+            gristmill.compile(renumbered(program(rng), rng))
+        except GristmillError:
+            refused += 1
+    assert count // 4 < refused
 
 
 @pytest.mark.parametrize("count", COUNTS)
