@@ -8,7 +8,7 @@ memory alive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gristmill.runtime.buffers import RawBuffer
@@ -56,9 +56,16 @@ class Graphs:
         return Graphs(device, kernels) if isinstance(device, CudaDevice) else None
 
     def ready(
-        self, segment: Segment, addresses: Mapping[_Key, int], memory: Mapping[_Key, RawBuffer]
+        self,
+        segment: Segment,
+        addresses: Mapping[_Key, int],
+        memory: Mapping[_Key, RawBuffer],
+        owns: Callable[[RawBuffer], bool],
     ) -> CudaGraph | None:
-        """A graph of ``segment`` for these addresses, recorded now or before; None: run its steps."""
+        """A graph of ``segment`` for these addresses, recorded now or before; None: run its steps.
+
+        A graph holds the memory of its copies: ``owns`` says whether it may.
+        """
         if len(segment.steps) < FEWEST_STEPS:
             return None
         roots = self._roots.get(segment)
@@ -73,7 +80,11 @@ class Graphs:
                 entry.close()
             entry = self._entries[segment] = _Entry(at)
         entry.runs += 1
-        if entry.graph is None and entry.runs > RUNS_BEFORE and _may_record(segment):
+        if (
+            entry.graph is None
+            and entry.runs > RUNS_BEFORE
+            and all(owns(memory[key]) for key in _copied(segment))
+        ):
             entry.graph = self._record(segment, addresses, memory)
         return entry.graph
 
@@ -110,12 +121,12 @@ def ranges_of(placed: PlacedStep) -> tuple[BufferRange, ...]:
     return (step.source, step.destination)
 
 
-def _may_record(segment: Segment) -> bool:
-    """Whether a graph would hold no memory of the caller's, as it does that of copies."""
+def _copied(segment: Segment) -> set[_Key]:
+    """What the copies of a segment touch, constants aside."""
     ends = [
         end
         for placed in segment.steps
         if isinstance(placed.step, CopyStep)
         for end in (placed.step.source, placed.step.destination)
     ]
-    return all(end.root in ("arena", "constant") for end in ends)
+    return {(end.root, end.index) for end in ends if end.root != "constant"}

@@ -80,6 +80,11 @@ class Frame:
             self._memory[key] = RawBuffer.allocate(self.device, nbytes)
         return self._memory[key]
 
+    def owns(self, buffer: RawBuffer) -> bool:
+        """Whether the memory of ``buffer`` is the frame's."""
+        memory = buffer.storage[0]
+        return any(own.storage[0] is memory for own in self._memory.values())
+
     def recover(self) -> None:
         """Let the streams forget a failure, so that the next execution runs."""
         for stream in self.streams:
@@ -158,7 +163,7 @@ class Run:
     def _segment(self, segment: Segment) -> None:
         graphs = self._frame.graphs
         if graphs is not None and not observer.active:
-            graph = graphs.ready(segment, self._addresses, self._memory)
+            graph = graphs.ready(segment, self._addresses, self._memory, self._frame.owns)
             if graph is not None:
                 waits = [event for event in self._last[1:] if event is not None]
                 waits += self._uploads_of([p for step in segment.steps for p in ranges_of(step)])
