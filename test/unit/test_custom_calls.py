@@ -532,13 +532,14 @@ def test_artifacts_name_the_targets_they_need(tmp_path: Path) -> None:
 
 def test_damaged_custom_calls_in_a_manifest(tmp_path: Path) -> None:
     from gristmill.runtime.manifest import parse_manifest, render_manifest
+    from gristmill.runtime.manifest_fields import read_fields
 
     text = MATRIX.replace('"CONFIG"', "{a = 1 : i64}")
     program = compiled(text, lambda x, a: x)._program
     good = render_manifest(program, ["object0.o"], [], {})
     good = good.replace('"members": {}', '"members": {"object0.o": {"size": 1, "sha256": ""}, '
                         '"constants.bin": {"size": 0, "sha256": ""}}')  # fmt: skip
-    assert parse_manifest(good.encode()).custom_calls == tuple(program.custom_calls)
+    assert parse_manifest(read_fields(good.encode())).custom_calls == tuple(program.custom_calls)
     for old, new, message in (
         ('"2x3xf32"\n   ]', '"2x-3xf32"\n   ]', "malformed|negative"),
         ('"{\\"a\\": 1}"', '"{\\"a"', "config is not JSON"),
@@ -547,7 +548,7 @@ def test_damaged_custom_calls_in_a_manifest(tmp_path: Path) -> None:
     ):
         assert old in good
         with pytest.raises(ArtifactError, match=message):
-            parse_manifest(good.replace(old, new).encode())
+            parse_manifest(read_fields(good.replace(old, new).encode()))
 
 
 # Targets that need no function
