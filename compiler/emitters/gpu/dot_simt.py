@@ -31,8 +31,8 @@ _PADDING = 4
 #: Threads of a warp along the columns.
 _WARP_COLUMNS = 8
 
-#: Threads of a multiprocessor that leave each of them 128 registers.
-_RESIDENT = 512
+#: Threads of a multiprocessor that leave each of them 128 registers, and 255 where elements are fetched one by one.
+_RESIDENT, _NARROW_RESIDENT = 512, 256
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def _cut(tile: SimtTile) -> Cut:
 
 def emit_simt(launch: LaunchFrame, product: Product, cut: Cut, tile: SimtTile) -> None:
     """The code of one block."""
-    launch.reside(_RESIDENT // tile.threads)
+    is_narrow = 1 in (product.lhs.width, product.rhs.width)
+    launch.reside((_NARROW_RESIDENT if is_narrow else _RESIDENT) // tile.threads)
     _Block(launch, product, cut, tile).emit()
 
 
