@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lit unit slow check format bench conformance dynamic wheel docs clean
+.PHONY: help demo test lit unit slow check format bench conformance dynamic evidence wheel docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ conformance: $(VENV)/.run ## run the self-checking modules of DIR (make conforma
 dynamic: $(VENV)/.dev ## compare the programs of dynamic shapes in DIR with XLA (make dynamic DIR=path)
 	@test -n "$(DIR)" || { echo 'say which folder: make dynamic DIR=path/to/modules'; exit 2; }
 	@$(BIN)/python test/unit/compare_dynamic.py $(COMPARE_ARGS) $(DIR)
+
+evidence: $(VENV)/.dev ## note which operations and types the modules in DIR show to be right, for `make docs`
+	@test -n "$(DIR)" || { echo 'say which folder: make evidence DIR=path/to/modules'; exit 2; }
+	@$(BIN)/python docs/evidence.py $(EVIDENCE_ARGS) $(DIR)
 
 wheel: $(VENV)/.dev ## build the wheel into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .

@@ -3,13 +3,17 @@
 
     python docs/generate.py
 
+The table of operations also shows docs/evidence.json, which docs/evidence.py writes.
 A test fails when a page is not what this program writes.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -100,30 +104,62 @@ def types(names: list[str]) -> str:
     return ", ".join(parts)
 
 
-def operation_row(name: str) -> tuple[str, ...]:
+#: The targets of the table: for an operation, the element types that compile for it and those that do not.
+TARGETS: dict[str, Callable[[str], tuple[list[str], list[str]]]] = {"CPU": probe.support}
+
+
+def checked(name: str, good: list[str], evidence: dict[str, Any]) -> str:
+    """The element types whose values were seen to be right, and in how many value tests."""
+    tests: dict[str, int] = evidence.get("value_tests", {}).get(name, {})
+    seen = {*tests, *evidence.get("fuzzed", {}).get(name, {})}
+    modules = sum(tests.values())
+    words = [f"tests: {modules}"] if modules else ["fuzzed"] if seen else []
+    if good:
+        inside = [element for element in good if element in seen]
+        words.insert(0, "all" if inside == good else types(inside) or "none")
+    return ", ".join(words)
+
+
+def operation_row(name: str, evidence: dict[str, Any]) -> tuple[str, ...]:
     """One row of the table of StableHLO operations."""
-    if name in probe.REASONS:
-        answer = "partly" if name == "custom_call" else "no"
-        return (f"`{name}`", answer, "", probe.REASONS[name])
-    if not probe.has_probe(name):
-        return (f"`{name}`", "yes", "", probe.NOTES[name])
-    good, bad = probe.support(name)
-    answer = "yes" if good and not bad else "partly" if good else "no"
-    why = probe.NOTES.get(name, f"not for {types(bad)}" if bad else "")
-    return (f"`{name}`", answer, types(good) if probe.is_generic(name) else "", why)
+    cells: list[str] = []
+    why = probe.REASONS.get(name, probe.NOTES.get(name, ""))
+    for target, support in TARGETS.items():
+        proof = evidence.get(target, {})
+        if name in probe.REASONS:
+            cells += ["partly" if name == "custom_call" else "no", "", checked(name, [], proof)]
+            continue
+        if not probe.has_probe(name):
+            cells += ["yes", "", checked(name, [], proof)]
+            continue
+        good, bad = support(name)
+        shown = good if probe.is_generic(name) else []
+        answer = "yes" if good and not bad else "partly" if good else "no"
+        cells += [answer, types(shown), checked(name, shown, proof) if good else ""]
+        why = why or (f"not for {types(bad)}" if bad else "")
+    return (f"`{name}`", *cells, why)
 
 
 def ops_page() -> str:
     """docs/ops.md."""
-    header = ("operation", "CPU", "element types", "notes")
-    rows = [operation_row(name) for name in probe.names()]
+    evidence: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text())
+    columns = [
+        cell
+        for target in TARGETS
+        for cell in (target, "element types", f"values checked on {target}")
+    ]
+    rows = [operation_row(name, evidence) for name in probe.names()]
+    modules = ", ".join(f"{evidence[name]['modules']:,} on {name}" for name in TARGETS)
     return (
         f"# StableHLO operations\n\n{MARK}"
-        "What compiles for the CPU: for every operation and every element type that StableHLO's verifier allows it, a\n"
-        "small function is compiled up to its kernels. `partly` means that some allowed types or forms are refused,\n"
-        "by name. That results are right is shown by the [conformance tests](conformance.md) and by the fuzzer in\n"
-        f"`test/fuzz`.\n\nAll element types: {', '.join(f'`{name}`' for name in ELEMENT_TYPES)}.\n\n"
-        + table(header, rows)
+        "What compiles: for every operation and every element type that StableHLO's verifier allows it, a small\n"
+        "function is compiled up to its kernels. `partly` means that some types or forms are refused, by name.\n\n"
+        "*Values checked* says for which of these types results were seen to be right: by StableHLO's own value\n"
+        f"tests ([conformance](conformance.md); passing modules: {modules}; a number counts them for each type\n"
+        "that they have), or by random programs that agree with the reference interpreter or XLA (`test/fuzz`).\n"
+        "`docs/evidence.py` gathers it.\n\n"
+        f"All element types: {', '.join(f'`{name}`' for name in ELEMENT_TYPES)}.\n\n"
+        + table(("operation", *columns, "notes"), rows)
     )
 
 
