@@ -29,7 +29,9 @@ from gristmill.errors import (
     DeviceError,
     InputError,
     ResourceExhaustedError,
+    UnsupportedError,
 )
+from gristmill.runtime import custom_calls
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.debug import leaks, races
 from gristmill.runtime.device_executable import DeviceExecutable
@@ -324,6 +326,22 @@ def test_memory_that_is_not_there() -> None:
         with pytest.raises(ResourceExhaustedError, match="memory_limit"):
             executable(random_array(100, 64), random_array(64))
         assert small.statistics().live_bytes <= 1 << 10
+
+
+CALL = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %r = stablehlo.custom_call @device_test_twice(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+"""
+
+
+def test_functions_of_the_host_are_refused_by_name() -> None:
+    with (
+        custom_calls.register_custom_call("device_test_twice", lambda x: 2 * x),
+        pytest.raises(UnsupportedError, match="custom_call is not supported on the GPU"),
+    ):
+        device_program(CALL)
 
 
 def test_an_image_that_is_not_there(simulator: SimulatorDevice) -> None:

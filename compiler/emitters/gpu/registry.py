@@ -25,9 +25,16 @@ from gristmill.compiler.emitters.gpu.update import ScatterEmitter, UpdateEmitter
 from gristmill.compiler.emitters.kernel import KernelEmitter
 from gristmill.compiler.emitters.registry import EMITTERS
 
+#: Kinds that call functions of the host, which a GPU cannot.
+_HOST_KINDS = ("custom_call", "lapack")
+
 #: Emitter of each fusion kind on a GPU.
 GPU_EMITTERS: dict[str, Callable[[FusionSource], KernelEmitter]] = {
-    **{kind: partial(TaskEmitter, emitter) for kind, emitter in EMITTERS.items()},
+    **{
+        kind: partial(TaskEmitter, emitter)
+        for kind, emitter in EMITTERS.items()
+        if kind not in _HOST_KINDS
+    },
     "loop": LoopEmitter,
     "pooling": partial(LoopEmitter, kind="pooling"),
     "row": RowEmitter,
