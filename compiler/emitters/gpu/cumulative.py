@@ -7,7 +7,7 @@ be associative, as StableHLO asks; the initial value takes part once, at the sta
 * *blocks*: lines whose elements are neighbours. A block takes tiles of its line in turn; a thread scans its consecutive
   elements, lanes scan the threads' totals by shuffles, and a loop over the warps' totals in workgroup memory carries on
   from the tile before. Short lines take a part of a warp each, and no workgroup memory.
-* *columns*: with a wide inner extent a thread scans a line, its neighbours the lines beside it.
+* *columns*: with a wide inner extent a thread scans a line, its neighbours the lines beside it; and very short lines.
 
 A few long lines are cut into segments: one launch leaves the segments' totals in the workspace, a second scans each
 segment from where the ones before it end.
@@ -42,8 +42,8 @@ BLOCK = 256
 #: Elements of one thread in a tile at most.
 MOST_WIDTH = 8
 
-#: Inner extent from which a thread scans a line alone.
-LEAST_COLUMNS = WARP
+#: Inner extent from which, and length up to which, a thread scans a line alone.
+LEAST_COLUMNS, MOST_ALONE = WARP, 16
 
 #: Segments of one line at most, and the elements that one should have for a block or a thread.
 MOST_SEGMENTS, LEAST_BLOCK_SEGMENT, LEAST_THREAD_SEGMENT = 64, 4096, 64
@@ -66,7 +66,7 @@ class CumulativeEmitter:
         self.is_reversed = self.node.dims("padding_low")[dimension] == 0
         self.inner = math.prod(self.shape[dimension + 1 :])
         self.lines = math.prod(self.shape[:dimension]) * self.inner
-        self.is_column = self.inner >= LEAST_COLUMNS
+        self.is_column = self.inner >= LEAST_COLUMNS or self.length <= MOST_ALONE
         nbytes = max(x.type.element.nbytes for x in self.inputs)
         self.width = max(1, min(MOST_WIDTH, BUFFER_ALIGNMENT // nbytes))
         self.threads = min(BLOCK, power_above(-(-self.length // self.width)))
