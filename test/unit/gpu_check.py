@@ -11,6 +11,8 @@ import numpy as np
 from gpu_support import GpuProgram, compile_for_gpu
 from interpreter import evaluate
 
+from gristmill.compiler.codegen.ptxas import assemble, find_ptxas
+
 Array = np.ndarray[Any, Any]
 
 #: Permutations of warps and lanes.
@@ -49,8 +51,12 @@ def kinds(program: GpuProgram) -> list[str]:
 
 
 def assert_ptx(program: GpuProgram, *patterns: str) -> None:
-    """Each pattern occurs in the PTX, and nothing lies in local memory."""
+    """Each pattern occurs in the PTX, and nothing lies in local memory; nor is spilled, where ``ptxas`` is found."""
     ptx = program.ptx()
     for pattern in patterns:
         assert re.search(pattern, ptx), f"no {pattern} in\n{ptx}"
     assert "__local_depot" not in ptx
+    if find_ptxas() is not None:
+        _, kernels = assemble(ptx, program.target.cpu)
+        assert kernels, "ptxas -v names no kernel"
+        assert not [k for k in kernels if k.stack_bytes or k.spill_bytes], kernels
