@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gristmill.errors import InputError
+from gristmill.errors import DeviceError, InputError
 from gristmill.runtime.devices.cuda import CudaDevice
 from gristmill.runtime.devices.launching import LaunchDevice
 from gristmill.runtime.devices.simulator import SimulatorDevice
@@ -21,4 +21,11 @@ def open_device(name: str) -> LaunchDevice:
     if kind not in DEVICE_KINDS or (colon and not number.isdecimal()):
         raise InputError(f"device {name!r} is not known; give simulator, cuda or cuda:N")
     ordinal = int(number or "0")
-    return CudaDevice(ordinal) if kind == "cuda" else SimulatorDevice(ordinal)
+    if kind == "simulator":
+        return SimulatorDevice(ordinal)
+    try:
+        return CudaDevice(ordinal)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{name} cannot be opened: {error.message}; without a GPU, device 'simulator' runs the program"
+        ) from error
