@@ -15,10 +15,9 @@
 // CHECK:           gpu.barrier
 // CHECK:           gpu.shuffle up
 
-// PTX-NOT: __local_depot
-// PTX: ld.global.nc.v4.b32
-// PTX: shfl.sync.up.b32
-// PTX: st.global.v4.b32
+// PTX-DAG: ld.global.nc.v4.b32
+// PTX-DAG: shfl.sync.up.b32
+// PTX-DAG: st.global.v4.b32
 func.func public @main(%a: tensor<4096x4096xf32>) -> tensor<4096x4096xf32> {
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %0 = "stablehlo.reduce_window"(%a, %z) <{window_dimensions = array<i64: 1, 4096>, padding = dense<[[0, 0], [4095, 0]]> : tensor<2x2xi64>}> ({
