@@ -1,7 +1,7 @@
 // RUN: %gristmill compile %s --target=cuda --emit=gpu | filecheck %s
 // RUN: %gristmill compile %s --target=cuda --emit=ptx | filecheck %s --check-prefix=PTX
 
-// Tiles of 32 x 4 columns and 8 rows of threads; 16 blocks share the rows of a tile. Rows merge by halves in workgroup
+// Tiles of 32 x 4 columns and 8 rows of threads; 16 blocks share the rows of a tile. Rows merge pairwise in workgroup
 // memory, a barrier each; a second launch merges the blocks.
 // CHECK-LABEL: gpu.func @kernel_0_column(
 // CHECK-SAME:    workgroup({{.*}} : memref<8x4x32xf32, #gpu.address_space<workgroup>>

@@ -109,6 +109,29 @@ def test_argmax_takes_the_first_of_equals(r: int, c: int) -> None:
     run_in_orders(ARGMAX.format(r=r, c=c), [a], [a.argmax(0).astype(np.int32)])
 
 
+@pytest.mark.parametrize(("r", "c"), [(37, 6), (6000, 4)])
+def test_order_is_kept_where_the_body_does_not_commute(r: int, c: int) -> None:
+    """The first element that is not 0: associative, and only that."""
+    text = f"""
+func.func @main(%a: tensor<{r}x{c}xi32>) -> tensor<{c}xi32> {{
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.reduce(%a init: %z) across dimensions = [0]
+    : (tensor<{r}x{c}xi32>, tensor<i32>) -> tensor<{c}xi32>
+  reducer(%x: tensor<i32>, %y: tensor<i32>) {{
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %e = stablehlo.compare EQ, %x, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %v = stablehlo.select %e, %y, %x : tensor<i1>, tensor<i32>
+    stablehlo.return %v : tensor<i32>
+  }}
+  return %0 : tensor<{c}xi32>
+}}
+"""
+    rng = np.random.default_rng(8)
+    a = (rng.integers(1, 1000, (r, c)) * (rng.random((r, c)) < 0.2)).astype(np.int32)
+    expected = np.array([column[column != 0][0] for column in a.T], np.int32)
+    run_in_orders(text, [a], [expected])
+
+
 @pytest.mark.parametrize("n", [16387, 200000])
 def test_everything(n: int) -> None:
     a = np.random.default_rng(n).standard_normal(n).astype(np.float32)

@@ -162,6 +162,28 @@ def test_complex_sum(c: int) -> None:
     run_in_orders(text, [a], [a.astype(np.complex128).sum(1)], tolerance=1e-5)
 
 
+@pytest.mark.parametrize(("r", "c"), [(5, 30), (3, 1002), (2, 20000)])
+def test_order_is_kept_where_the_body_does_not_commute(r: int, c: int) -> None:
+    """The first element is associative, and only that."""
+    text = f"""
+func.func @main(%a: tensor<{r}x{c}xi32>) -> tensor<{r}xi32> {{
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.reduce(%a init: %z) across dimensions = [1]
+    : (tensor<{r}x{c}xi32>, tensor<i32>) -> tensor<{r}xi32>
+  reducer(%x: tensor<i32>, %y: tensor<i32>) {{
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %e = stablehlo.compare EQ, %x, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %v = stablehlo.select %e, %y, %x : tensor<i1>, tensor<i32>
+    stablehlo.return %v : tensor<i32>
+  }}
+  return %0 : tensor<{r}xi32>
+}}
+"""
+    rng = np.random.default_rng(8)
+    a = (rng.integers(1, 1000, (r, c)) * (rng.random((r, c)) < 0.3)).astype(np.int32)
+    run_in_orders(text, [a], [np.array([row[row != 0][0] for row in a], np.int32)])
+
+
 def test_geometry() -> None:
     def launches(r: int, c: int) -> list[tuple[int, int]]:
         program = compile_for_gpu(REDUCE.format(r=r, c=c, t="f32", op="add", init="0.0"))

@@ -176,9 +176,13 @@ class ColumnEmitter:
                     result += accumulation.merge(old, row_values(at, column))
                 return result
 
-        first, last = build.add(rows[0], y), rows[1]
+        first, last, step = build.add(rows[0], y), rows[1], self.down
+        if accumulation.ordered:  # neighbouring rows to one thread
+            share = build.div(build.add(build.sub(rows[1], rows[0]), self.down - 1), self.down)
+            first = build.add(rows[0], build.mul(y, share))
+            last, step = build.minimum(build.add(first, share), rows[1]), 1
         initial = [value for _ in columns for value in accumulation.start()]
-        flat = build.for_loop(first, last, row, initial, self.down)
+        flat = build.for_loop(first, last, row, initial, step)
         values = [flat[i : i + count] for i in range(0, len(flat), count)]
         values = self._merge_rows(launch, accumulation, values)
         is_first = build.equal(y, 0) if self.down > 1 else None
@@ -189,30 +193,32 @@ class ColumnEmitter:
     def _merge_rows(
         self, launch: LaunchFrame, accumulation: Accumulation, values: list[list[ir.Value]]
     ) -> list[list[ir.Value]]:
-        """Merge the threads of each column by halves; the result is in those of y = 0."""
+        """Merge the threads of each column pairwise, in order; the result is in those of y = 0."""
         x, y, elements = launch.thread(), launch.thread(1), accumulation.elements
         shape = (self.down, self.width, self.across)
         buffers = [launch.shared(shape, build.storage_type(element)) for element in elements]
         kinds = [value.type for merged in values for value in merged]
-        half = self.down // 2
-        while half:
-            with where(build.at_least(y, half), build.less(y, 2 * half)):
+        count, offset = len(elements), 1
+        while offset < self.down:
+            place = build.mod(y, 2 * offset)
+            with where(build.equal(place, offset)):
                 for lane, merged in enumerate(values):
                     put(buffers, elements, merged, (y, lane, x))
             launch.barrier()
 
-            def merge(half: int = half, old: Sequence[list[ir.Value]] = values) -> list[ir.Value]:
+            def merge(
+                offset: int = offset, old: Sequence[list[ir.Value]] = values
+            ) -> list[ir.Value]:
                 result: list[ir.Value] = []
                 for lane, merged in enumerate(old):
-                    other = take(buffers, elements, (build.add(y, half), lane, x))
+                    other = take(buffers, elements, (build.add(y, offset), lane, x))
                     result += accumulation.merge(merged, other)
                 return result
 
             def keep(old: Sequence[list[ir.Value]] = values) -> list[ir.Value]:
                 return [value for merged in old for value in merged]
 
-            flat = build.if_else(build.less(y, half), kinds, merge, keep)
-            count = len(elements)
+            flat = build.if_else(build.equal(place, 0), kinds, merge, keep)
             values = [flat[i : i + count] for i in range(0, len(flat), count)]
-            half //= 2
+            offset *= 2
         return values

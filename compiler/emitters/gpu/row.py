@@ -5,6 +5,9 @@ Stages are those of the CPU's row emitter (:func:`~gristmill.compiler.emitters.c
 columns feeds the reductions of a stage, the last pass stores the full results. A thread takes *units* of consecutive
 columns (one 16-byte access), every T-th unit of its row, so that neighbouring threads read neighbouring units.
 
+Where the body of a reduction may not commute, a thread takes consecutive units instead, and all merges keep their
+order.
+
 * Short rows: T is a power of two up to a warp and a block has several rows; partial values merge by shuffles.
 * Long rows: T is the block; warps merge by shuffles, the block through workgroup memory.
 * Few very long rows: several blocks a row, one launch a pass; partial values of the blocks lie in the workspace.
@@ -143,6 +146,10 @@ class RowEmitter:
         self.plan = plan_rows(source.graph)
         self.rows = math.prod(self.plan.rows)
         self.geometry = plan_geometry(source.graph, self.rows, self.plan.columns, source.target)
+        e = Elemental(source.graph, [], source.functions)
+        reductions = [node for stage in self.plan.stages for node in stage]
+        #: Whether some body may not commute, so that threads take consecutive units.
+        self._ordered = any(Accumulation(e, node).ordered for node in reductions)
         self._expanded: dict[int, list[list[Index]]] = {}
         self._places: dict[Node, list[tuple[int, ArrayType]]] = {}
 
@@ -227,8 +234,12 @@ class RowEmitter:
         geometry = self.geometry
         for turn in range(geometry.turns):
             unit = build.add(row.thread, turn * geometry.threads)
+            whole = (turn + 1) * geometry.threads <= geometry.units
+            if self._ordered:  # neighbouring units to one thread
+                unit = build.add(build.mul(row.thread, geometry.turns), turn)
+                whole = geometry.turns * geometry.threads == geometry.units
             valid = None
-            if (turn + 1) * geometry.threads > geometry.units:
+            if not whole:
                 valid = build.less(unit, geometry.units)
                 unit = build.minimum(unit, geometry.units - 1)
             columns = self._columns(turn, unit)
@@ -252,10 +263,13 @@ class RowEmitter:
                 merged = self._unit(launch, row, loop, columns, None, accumulations, current)
                 return [value for values in merged for value in values]
 
-        first = build.add(row.first, row.thread)
+        first, last, step = build.add(row.first, row.thread), row.last, self.geometry.threads
+        if self._ordered:  # neighbouring units to one thread
+            share = -(-self.geometry.units // (self.geometry.parts * self.geometry.threads))
+            first = build.add(row.first, build.mul(row.thread, share))
+            last, step = build.minimum(build.add(first, share), row.last), 1
         flat = [value for x in values for value in x]
-        step = self.geometry.threads
-        return _split(build.for_loop(first, row.last, turn, flat, step), counts)
+        return _split(build.for_loop(first, last, turn, flat, step), counts)
 
     def _columns(self, turn: int, unit: Index) -> list[list[Index]]:
         """The unit's column indices: the same SSA values in every pass, so that values are found again."""
