@@ -28,7 +28,6 @@ from gristmill.compiler.compile_base import (
 )
 from gristmill.compiler.emitters.blocking import Blocking, Tuned
 from gristmill.compiler.emitters.library import partition
-from gristmill.compiler.emitters.prepack import pack_constants
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
@@ -110,7 +109,11 @@ class Compilation(StagedCompilation):
         return program, profile
 
     def _prepare(self, module: HloModule) -> None:
+        if not module.constants:
+            return
         with self.timed("pack constants"):
+            from gristmill.compiler.emitters.prepack import pack_constants  # loads the dot emitter
+
             pack_constants(module, self.target)
 
     def _steps(self) -> Mapping[str, StageFunction]:

@@ -62,6 +62,7 @@ class ConvolutionEmitter:
             _Weights(problem, order),
             self._finish,
             access_width(self.source),
+            is_gathered=True,
         )
         # Neighbouring threads store neighbouring columns.
         last = node.integer("output_feature_dimension") == len(node.shape) - 1

@@ -39,7 +39,7 @@ _CHUNK, _MMA_BYTES = 16, 32
 _ROWS, _COLUMNS = 16, 8
 
 #: Blocks that are to fit a multiprocessor at once, by the sums of a thread: 168 and 128 registers each suffice there.
-#: Elements that are fetched one by one take many registers, so those blocks get all 255.
+#: Elements that are fetched one by one, and a convolution's addresses, take many registers: those blocks get all 255.
 _RESIDENT = {128: 2, 64: 3}
 _MOST_RESIDENT, _LEAST_RESIDENT = 4, 2
 
@@ -93,8 +93,8 @@ MMA_TILES = (
 def emit_mma(launch: LaunchFrame, product: Product, cut: Cut, tile: MmaTile) -> None:
     """The code of one block."""
     sums = tile.warp_rows * tile.warp_columns // WARP
-    is_narrow = 1 in (product.lhs.width, product.rhs.width)
-    launch.reside(_LEAST_RESIDENT if is_narrow else _RESIDENT.get(sums, _MOST_RESIDENT))
+    is_greedy = product.is_gathered or 1 in (product.lhs.width, product.rhs.width)
+    launch.reside(_LEAST_RESIDENT if is_greedy else _RESIDENT.get(sums, _MOST_RESIDENT))
     _Block(launch, product, cut, tile).emit()
 
 

@@ -43,6 +43,7 @@ class Product:
         lhs, rhs: the operands.
         finish: what becomes of a sum.
         width: neighbouring elements of the results that a thread finishes: one access of the narrowest.
+        is_gathered: whether an address takes more than a few operations, as a convolution's do.
     """
 
     batch: int
@@ -54,6 +55,7 @@ class Product:
     rhs: TileOperand
     finish: Finish
     width: int
+    is_gathered: bool = False
 
     def swap(self) -> Product:
         """The same product with rows and columns exchanged."""
@@ -71,6 +73,7 @@ class Product:
             self.lhs,
             finish,
             self.width,
+            self.is_gathered,
         )
 
 
