@@ -377,3 +377,23 @@ def test_sort_and_scatter(name: str) -> None:
             element.dtype
         )
     np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["ui2", "i4"])
+def test_bits_of_narrow_vectors_are_counted(kind: str) -> None:
+    """As vectors of 2 and 4 bits these operations end LLVM's instruction selection on AVX-512."""
+    bits = int(kind.strip("ui"))
+    text = (
+        f"func.func @main(%x: tensor<512x{kind}>) -> (tensor<512x{kind}>, tensor<512x{kind}>) {{\n"
+        f"%0 = stablehlo.popcnt %x : tensor<512x{kind}>\n"
+        f"%1 = stablehlo.count_leading_zeros %x : tensor<512x{kind}>\n"
+        f"return %0, %1 : tensor<512x{kind}>, tensor<512x{kind}> }}"
+    )
+    dtype = {"ui2": ml_dtypes.uint2, "i4": ml_dtypes.int4}[kind]
+    numbers = np.random.default_rng(0).integers(0, 1 << bits, 512)
+    signed = numbers - (1 << bits) * (numbers >> (bits - 1)) if kind[0] == "i" else numbers
+    with gristmill.compile(text) as executable:
+        ones, zeros = executable(signed.astype(dtype))
+    wanted = [bin(n).count("1") for n in numbers], [bits - int(n).bit_length() for n in numbers]
+    for result, expected in zip((ones, zeros), wanted, strict=True):
+        np.testing.assert_array_equal(result.astype(np.int64) & ((1 << bits) - 1), expected)

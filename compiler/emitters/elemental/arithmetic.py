@@ -239,11 +239,24 @@ def _int_unary(kind: str, e: ElementType, a: ir.Value) -> ir.Value:
         if e.is_unsigned:
             return positive
         return _select(_compare_int(_P.slt, a, zero), constant(e, -1), positive)
-    if kind == "popcnt":
-        return math.CtPopOp(a).result
-    if kind == "count_leading_zeros":
-        return math.CountLeadingZerosOp(a).result
+    if kind in ("popcnt", "count_leading_zeros"):
+        return _count_bits(kind, e, a)
     raise UnsupportedError(f"{kind} of {e.name} is not supported", op=kind)
+
+
+def _count_bits(kind: str, e: ElementType, a: ir.Value) -> ir.Value:
+    """``popcnt`` or ``count_leading_zeros``; what is narrower than a byte is counted as one.
+
+    LLVM's instruction selection asserts on vectors of 2 and 4 bits there (AVX-512).
+    """
+    count = math.CtPopOp if kind == "popcnt" else math.CountLeadingZerosOp
+    if e.bits >= 8:
+        return count(a).result
+    byte = ir.IntegerType.get_signless(8)
+    bits = count(arith.ExtUIOp(byte, a).result).result
+    if kind == "count_leading_zeros":
+        bits = arith.SubIOp(bits, arith.ConstantOp(byte, 8 - e.bits).result).result
+    return arith.TruncIOp(a.type, bits).result
 
 
 def is_finite(e: ElementType, a: ir.Value) -> ir.Value:
