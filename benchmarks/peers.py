@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,11 @@ def read_arrays(path: Path) -> list[Array]:
         ]
 
 
-class Peer:
+class MissingProgram(Exception):
+    """A peer has nothing to run for a case; the comparison goes on without it there."""
+
+
+class Peer(ABC):
     """A way to run programs. Made once in a process; then :meth:`load`, :meth:`compile`, :meth:`call` for each."""
 
     def __init__(self, threads: int):
@@ -51,13 +56,13 @@ class Peer:
         self.folder, self.case = folder, case
         self.inputs = read_arrays(folder / "in.npz")
 
+    @abstractmethod
     def compile(self) -> float | None:
-        """Compile afresh; seconds, None for what has no compiler."""
-        raise NotImplementedError
+        """Compile afresh; seconds, None for what has no compiler. May raise :class:`MissingProgram`."""
 
+    @abstractmethod
     def call(self) -> Any:
         """Run once to completion; the results stay where they are."""
-        raise NotImplementedError
 
     def results(self) -> list[Array]:
         """The results of one call on the host."""
@@ -200,7 +205,7 @@ class Numpy(Peer):
 
         reference = next(case.reference for case in CASES if case.name == self.case)
         if reference is None:
-            raise NotImplementedError
+            raise MissingProgram
         inputs = self.inputs
         self._call = lambda: reference(*inputs)
 

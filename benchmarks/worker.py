@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers import PEERS, Array, Limits, Peer, read_arrays
+from peers import PEERS, Array, Limits, MissingProgram, Peer, read_arrays
 
 #: Lets spinning threads of a peer's pool go to sleep before the next peer's block.
 REST_SECONDS = 0.05
@@ -38,7 +38,7 @@ def main(name: str, threads: int) -> None:
             if worker is None:
                 worker = Worker(name, threads)
             answer = worker.answer(request)
-        except NotImplementedError:
+        except MissingProgram:
             answer = {"missing": True}
         except Exception as error:  # a peer that fails must not end the comparison of the others
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}

@@ -50,7 +50,7 @@ class TileOperand(ABC):
 
     def compute(self, launch: LaunchFrame, batch: Index, free: Index, k: Index) -> ir.Value:
         """One stored element, for an operand without a buffer."""
-        raise NotImplementedError
+        raise NotImplementedError  # only asked of operands whose buffer is None; those that have one inherit this
 
     def read(
         self,
