@@ -30,6 +30,19 @@ func.func @main(%a: tensor<{a}x{t}>, %i: tensor<{n}x1xi32>, %u: tensor<{u}x{t}>)
 }}
 """
 
+WINDOWS = """
+func.func @main(%a: tensor<10x3xf32>, %i: tensor<6x1xi32>, %u: tensor<6x4x3xf32>) -> tensor<10x3xf32> {
+  %0 = "stablehlo.scatter"(%a, %i, %u) <{
+    scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0],
+      index_vector_dim = 1>}> ({
+    ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+      %r = stablehlo.subtract %y, %x : tensor<f32>
+      stablehlo.return %r : tensor<f32>
+  }) : (tensor<10x3xf32>, tensor<6x1xi32>, tensor<6x4x3xf32>) -> tensor<10x3xf32>
+  return %0 : tensor<10x3xf32>
+}
+"""
+
 POOL_GRADIENT = """
 func.func @main(%a: tensor<2x{h}x{h}x3xf32>, %s: tensor<2x{o}x{o}x3xf32>) -> tensor<2x{h}x{h}x3xf32> {{
   %z = stablehlo.constant dense<0.0> : tensor<f32>
@@ -111,6 +124,24 @@ def test_scatter_where_updates_meet(t: str, op: str, window: int, count: int) ->
     program = run_in_orders(scatter(t, op, window=window), [a, indices, u], [expected])
     assert kinds(program) == ["scatter"]
     assert launches(program) == count
+
+
+def test_windows_that_overlap_are_applied_in_order() -> None:
+    rng = np.random.default_rng(4)
+    a, u = (rng.integers(0, 9, shape).astype(np.float32) for shape in ((10, 3), (6, 4, 3)))
+    starts = np.array([[0], [1], [2], [1], [8], [-2]], np.int32)
+    expected = a.copy()
+    for k, start in enumerate(starts[:, 0]):
+        for row in range(4):
+            if 0 <= start + row < 10:
+                expected[start + row] = u[k, row] - expected[start + row]
+    run_in_orders(WINDOWS, [a, starts, u], [expected])
+
+
+def test_numbers_of_many_updates_are_wide() -> None:
+    text = scatter("i8", "set").replace("100x", "2147483648x")
+    assert "atomic_rmw maxs" in str(compile_for_gpu(scatter("i8", "set")).module)
+    assert ": (i64, memref<40xi64>" in str(compile_for_gpu(text).module)
 
 
 def test_scatter_of_unique_indices() -> None:

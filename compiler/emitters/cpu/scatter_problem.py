@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +58,15 @@ class ScatterProblem:
     def batch(self) -> list[int]:
         """Dimensions of an update that are not its window."""
         return [d for d in range(len(self.updates[0].shape)) if d not in self.window]
+
+    @cached_property
+    def apart(self) -> list[int]:
+        """Dimensions of an update's window along which windows do not move: what differs there never meets."""
+        if math.prod(self.updates[0].shape[d] for d in self.batch) <= 1:
+            return self.window
+        indexed = self.node.dims("scatter_dims_to_operand_dims")
+        pairs = zip(self.window, self.window_dims(), strict=True)
+        return [d for d, target in pairs if target not in indexed]
 
     def window_dims(self) -> list[int]:
         """Input dimensions that window offsets are added to, in window order."""

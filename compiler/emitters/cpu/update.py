@@ -126,8 +126,8 @@ class ScatterEmitter:
     """Compiles one ``scatter``; every operand is a parameter.
 
     Updates of one element are applied in row-major order by one thread: StableHLO leaves the order open but not the
-    atomicity. Where updates are windows, tasks are strips of the windows' minor dimension: each thread walks all the
-    indices and applies its strip, so no two threads meet at an element.
+    atomicity. Where updates are windows that do not move along their minor dimension, tasks are strips of it: each
+    thread walks all the indices and applies its strip, so no two threads meet at an element.
     """
 
     def __init__(self, source: FusionSource):
@@ -144,24 +144,31 @@ class ScatterEmitter:
         assert len(roots) == self.problem.count, "the fusion pass keeps every result of a scatter"
         copy_phase(frame, pairs)
         if self.updates[0].type.size and self.inputs[0].type.size:
-            tasks = -(-self._strip_extent() // STRIP)
+            tasks = self._strips()
             cost = 2 * element_cost(self.source.graph)
             frame.phase(self._apply, tasks, worth_splitting(self.updates[0].type.size, cost))
         inplace = [p for p, x in zip(pairs, self.inputs, strict=True) if read_only_by(x, self.node)]
         return frame.finish("scatter", self.updates[0].type.size * 10, inplace)
 
-    def _strip_extent(self) -> int:
-        """Extent of the dimension that tasks are strips of: the window's minor one, if there is a window."""
+    def _minor_extent(self) -> int:
+        """Extent of the window's minor dimension, if there is a window."""
         window = self.problem.window
         return self.updates[0].shape[window[-1]] if window else 1
+
+    def _strips(self) -> int:
+        """How many strips the window's minor dimension is cut into."""
+        window = self.problem.window
+        if not window or window[-1] not in self.problem.apart:
+            return 1
+        return -(-self._minor_extent() // STRIP)
 
     def _apply(self, phase: PhaseFrame) -> None:
         shape = self.updates[0].shape
         window, outer = self.problem.window, self.problem.batch
-        extent = self._strip_extent()
+        extent = self._minor_extent()
         low: Index = 0
         high: Index = extent
-        if extent > STRIP:
+        if self._strips() > 1:
             low = build.mul(phase.begin, STRIP)
             high = build.minimum(build.mul(phase.end, STRIP), extent)
 

@@ -8,7 +8,8 @@ element of an update goes to each thread. Where several updates may meet at an e
 * *atomic*: the body is one integer operation of 32 or 64 bits, or a float sum, maximum or minimum: an atomic operation.
 * *last*: the body keeps the update: an atomic maximum finds the last update of each element in row-major order, and
   in the next launch that one is written, so that results do not change from run to run.
-* *serial*: anything else: a thread for each element of a window walks all the indices.
+* *serial*: anything else: a thread walks all the indices, one for each place in the dimensions along which windows do
+  not move.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gristmill.compiler.graph import Node
 from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
-_I32, _PRED = element_type("i32"), element_type("i1")
+_I32, _I64, _PRED = map(element_type, ("i32", "i64", "i1"))
 
 
 def copy_launch(frame: GpuFrame, pairs: Sequence[tuple[int, int]]) -> None:
@@ -127,12 +128,15 @@ class ScatterEmitter:
         self.atomic = None
         if count == 1 and not self.problem.captures:
             self.atomic = _atomic_kind(simple_reducer(body), self.node.type.element)
+        #: The number of the last update of each element.
+        number = _I32 if math.prod(self.shape) < 1 << 31 else _I64
+        self.winners = ArrayType(self.problem.inputs[0].shape, number)
         self.keeps_update = body.results == body.parameters[count : 2 * count]
 
     def _is_direct(self) -> bool:
         assert self.node.op is not None
         unique = hlo.boolean(self.node.op, "unique_indices")
-        return unique or math.prod(self.shape[d] for d in self.problem.batch) == 1
+        return unique or math.prod(self._extents(self.problem.batch)) == 1
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
@@ -142,7 +146,7 @@ class ScatterEmitter:
         updates, elements = math.prod(self.shape), inputs[0].type.size
         direct = self._is_direct()
         last = self.keeps_update and not direct and elements > 0
-        frame = GpuFrame(self.source, elements * _I32.nbytes if last else 0, noalias=False)
+        frame = GpuFrame(self.source, self.winners.nbytes if last else 0, noalias=False)
         copy_launch(frame, pairs)
         if updates and elements:
             if last:
@@ -152,12 +156,12 @@ class ScatterEmitter:
             elif direct or self.atomic is not None:
                 launch_items(frame, updates, self._apply)
             else:
-                launch_items(frame, math.prod(self._window_shape()), self._walk)
+                launch_items(frame, math.prod(self._extents(self.problem.apart)), self._walk)
         inplace = [p for p, x in zip(pairs, inputs, strict=True) if read_only_by(x, self.node)]
         return frame.finish("scatter", updates * 10, inplace)
 
-    def _window_shape(self) -> list[int]:
-        return [self.shape[d] for d in self.problem.window]
+    def _extents(self, dims: Sequence[int]) -> list[int]:
+        return [self.shape[d] for d in dims]
 
     def _place(
         self, launch: LaunchFrame, batch: list[Index], window: list[Index]
@@ -204,45 +208,53 @@ class ScatterEmitter:
         _atomic(self.atomic, value, launch.results[0], at)
 
     def _walk(self, launch: LaunchFrame, item: Index) -> None:
-        """Apply every scatter index at one element of the window, in order."""
+        """Apply the updates that may meet at one place, in order: every scatter index, and where windows move."""
         e, problem = launch.elemental, self.problem
-        window = build.delinearize(item, self._window_shape())
+        place = build.delinearize(item, self._extents(problem.apart))
+        moving = [d for d in problem.window if d not in problem.apart]
 
-        def update(batch: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+        def update(turn: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+            component = dict(
+                zip([*problem.apart, *problem.batch, *moving], [*place, *turn], strict=True)
+            )
+            batch, window = (
+                [component[d] for d in dims] for dims in (problem.batch, problem.window)
+            )
             at, inside = self._place(launch, batch, window)
             with where(inside), e.scope():
                 self._combine(launch, at, problem.update_index(batch, window))
             return []
 
-        loop_nest(e, [self.shape[d] for d in problem.batch], [], update)
+        loop_nest(e, self._extents([*problem.batch, *moving]), [], update)
 
     # The last update of each element.
 
     def _winners(self, launch: LaunchFrame) -> ir.Value:
-        return build.view(launch.workspace, 0, ArrayType(self.problem.inputs[0].shape, _I32))
+        return build.view(launch.workspace, 0, self.winners)
 
     def _clear(self, launch: LaunchFrame, item: Index) -> None:
-        nobody = build.constant(_I32, -1)
-        build.store(nobody, build.flatten(self._winners(launch)), (item,), _I32)
+        number = self.winners.element
+        nobody = build.constant(number, -1)
+        build.store(nobody, build.flatten(self._winners(launch)), (item,), number)
 
     def _compete(self, launch: LaunchFrame, item: Index) -> None:
         _, at, inside = self._update_place(launch, item)
         with where(inside):
-            _atomic("maxs", _number(item), self._winners(launch), at)
+            _atomic("maxs", self._number(item), self._winners(launch), at)
 
     def _write_last(self, launch: LaunchFrame, item: Index) -> None:
         index, at, inside = self._update_place(launch, item)
         with where(inside), launch.elemental.scope():
-            winner = build.load(self._winners(launch), at, _I32)
-            same = arith.CmpIOp(arith.CmpIPredicate.eq, winner, _number(item)).result
+            winner = build.load(self._winners(launch), at, self.winners.element)
+            same = arith.CmpIOp(arith.CmpIPredicate.eq, winner, self._number(item)).result
             with where(same), launch.elemental.scope():
                 values = [launch.elemental.value(x, index) for x in self.problem.updates]
                 for n, (value, x) in enumerate(zip(values, self.problem.inputs, strict=True)):
                     launch.store(n, value, at, x.type)
 
-
-def _number(item: Index) -> ir.Value:
-    return arith.IndexCastOp(build.register_type(_I32), build.index_value(item)).result
+    def _number(self, item: Index) -> ir.Value:
+        kind = build.register_type(self.winners.element)
+        return arith.IndexCastOp(kind, build.index_value(item)).result
 
 
 def _atomic(kind: str, value: ir.Value, buffer: ir.Value, at: Sequence[Index]) -> None:
