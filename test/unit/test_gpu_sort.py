@@ -15,6 +15,18 @@ from gpu_support import GpuProgram, compile_for_gpu
 Array = np.ndarray[Any, Any]
 
 
+LONG = """
+func.func @main(%a: tensor<{n}xi8>) -> tensor<{n}xi8> {{
+  %0 = "stablehlo.sort"(%a) ({{
+    ^bb0(%x: tensor<i8>, %y: tensor<i8>):
+      %c = stablehlo.compare LT, %x, %y : (tensor<i8>, tensor<i8>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+  }}) : (tensor<{n}xi8>) -> tensor<{n}xi8>
+  return %0 : tensor<{n}xi8>
+}}
+"""
+
+
 def text(function: Any, *arrays: Array) -> str:
     return jax.jit(function).lower(*arrays).as_text()
 
@@ -77,3 +89,8 @@ def test_chunks_and_merges() -> None:
     # 10 chunks of 2048 records, then 4 levels of merges, 8 records a thread.
     assert launches == [(10, 1024), *[(10, 256)] * 4]
     assert_ptx(program, r"st\.shared", r"bar\.sync")
+
+
+def test_positions_of_long_rows_are_wide() -> None:
+    assert "xi64>" not in str(compile_for_gpu(LONG.format(n=2**31 - 1)).module)
+    assert "xi64>" in str(compile_for_gpu(LONG.format(n=2**31)).module)

@@ -42,7 +42,7 @@ from gristmill.compiler.target import GpuTarget
 from gristmill.runtime.program import align_up
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
-_PRED, _I32 = element_type("i1"), element_type("i32")
+_PRED, _I32, _I64 = map(element_type, ("i1", "i32", "i64"))
 
 #: Records that a block sorts at most: two for each thread.
 CHUNK = 2048
@@ -79,12 +79,18 @@ class _Records:
     def elements(self) -> list[ElementType]:
         """Element types of a record."""
         values = [x.type.element for x in self.inputs] if self.key is None else [self.key.integer]
-        return [*values, _I32]
+        return [*values, self.position]
+
+    @property
+    def position(self) -> ElementType:
+        """The type of positions in a row."""
+        return _I32 if self.rows.length < 1 << 31 else _I64
 
     def read(self, e: Elemental, row: Index, position: Index) -> Values:
         """The record at ``position`` of ``row`` of the operands."""
         index = self.rows.index(row, position)
-        here = arith.IndexCastOp(build.register_type(_I32), build.index_value(position)).result
+        kind = build.register_type(self.position)
+        here = arith.IndexCastOp(kind, build.index_value(position)).result
         if self.key is not None:
             return [to_integer(self.key, key_value(e, self.node, self.key, index)), here]
         return [*(e.value(x, index) for x in self.inputs), here]
@@ -151,10 +157,6 @@ class SortEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
-        if self.node.type.size == 0:
-            frame = GpuFrame(self.source)
-            frame.launch(lambda _: None)
-            return frame.finish("sort")
         frame = GpuFrame(self.source, self._layout())
         self._launch_chunks(frame)
         width, source = self.chunk, 0
