@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mlir import ir
@@ -123,21 +123,23 @@ def emit_kernels(
 
 
 def _emit(source: FusionSource, kind: str, location: ir.Location) -> KernelDefinition:
-    on_gpu = isinstance(source.target, GpuTarget)
-    emitter = (_gpu_emitters() if on_gpu else EMITTERS).get(kind)
-    if emitter is None:
-        where = "the GPU" if on_gpu else "the CPU"
-        raise UnsupportedError(
-            f"{kind} is not supported on {where} yet", op=kind, location=str(location)
-        )
     with location:
-        return emitter(source).emit()
+        emitter, where = _emitter(source, kind)
+        if emitter is None:
+            raise UnsupportedError(
+                f"{kind} is not supported on {where} yet", op=kind, location=str(location)
+            )
+        return emitter.emit()
 
 
-def _gpu_emitters() -> dict[str, Callable[[FusionSource], KernelEmitter]]:
-    from gristmill.compiler.emitters.gpu.registry import GPU_EMITTERS
+def _emitter(source: FusionSource, kind: str) -> tuple[KernelEmitter | None, str]:
+    """The emitter of a fusion, if there is one, and what it is for."""
+    if isinstance(source.target, GpuTarget):
+        from gristmill.compiler.emitters.gpu.registry import gpu_emitter
 
-    return GPU_EMITTERS
+        return gpu_emitter(kind, source), "the GPU"
+    make = EMITTERS.get(kind)
+    return make and make(source), "the CPU"
 
 
 def _streamed(functions: dict[str, ir.Operation], target: Target) -> dict[str, frozenset[int]]:

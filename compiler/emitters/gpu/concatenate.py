@@ -40,10 +40,7 @@ class ConcatenateEmitter:
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         frame = GpuFrame(self.source)
-        if self.node.type.size:
-            launch_items(frame, self.firsts[-1], self._item)
-        else:
-            frame.launch(lambda _: None)
+        launch_items(frame, self.firsts[-1], self._item)
         return frame.finish("concatenate", self.node.type.size * element_cost(self.source.graph))
 
     def _item(self, launch: LaunchFrame, item: Index) -> None:

@@ -76,24 +76,20 @@ class CumulativeEmitter:
         """Choose the segments of a line."""
         most = self.source.target.max_threads
         if self.is_column:
-            tile, least, wanted = UNROLL, LEAST_THREAD_SEGMENT, most // (2 * max(1, self.lines))
+            tile, least, wanted = UNROLL, LEAST_THREAD_SEGMENT, most // (2 * self.lines)
         else:
             tile, least = self.threads * self.width, LEAST_BLOCK_SEGMENT
-            wanted = most // (4 * BLOCK * max(1, self.lines))
+            wanted = most // (4 * BLOCK * self.lines)
         segments = max(1, min(MOST_SEGMENTS, wanted, self.length // least))
         # Whole tiles: a total must not count what is beyond the line.
         self.segment = self.length
         if segments > 1:
             self.segment = -(-self.length // (segments * tile)) * tile
-        self.segments = -(-self.length // max(1, self.segment))
+        self.segments = -(-self.length // self.segment)
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         size = self.node.type.size
-        if not size:
-            frame = GpuFrame(self.source)
-            frame.launch(lambda _: None)
-            return frame.finish("cumulative")
         cut = self.segments > 1
         frame = GpuFrame(self.source, self._layout() if cut else 0)
         for stores in (False, True) if cut else (True,):

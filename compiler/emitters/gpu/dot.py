@@ -20,12 +20,13 @@ from gristmill.compiler.emitters.cpu.dot_problem import DotProblem
 from gristmill.compiler.emitters.cpu.frame import FusionSource, reachable
 from gristmill.compiler.emitters.elemental import scalar_source
 from gristmill.compiler.emitters.gpu import dot_vector
-from gristmill.compiler.emitters.gpu.dot_elements import launch_elements
+from gristmill.compiler.emitters.gpu.dot_elements import emit_element
 from gristmill.compiler.emitters.gpu.dot_mma import MmaTile, emit_mma
 from gristmill.compiler.emitters.gpu.dot_operand import DotOperand
 from gristmill.compiler.emitters.gpu.dot_plan import Form, choose_form, choose_tiling
 from gristmill.compiler.emitters.gpu.dot_simt import emit_simt
-from gristmill.compiler.emitters.gpu.dot_tiles import Cut, Product, combine_grid, combine_shares
+from gristmill.compiler.emitters.gpu.dot_tiles import Cut, Product, combine_shares
+from gristmill.compiler.emitters.gpu.elements import launch_items
 from gristmill.compiler.emitters.gpu.frame import BUFFER_ALIGNMENT, GpuFrame, LaunchFrame
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
@@ -121,19 +122,18 @@ def emit_product(
     assert isinstance(target, GpuTarget)
     is_tensor = is_tensor_product(product, target, allows_tf32)
     form, swapped = choose_form(product, is_tensor)
-    flops = 2 * product.batch * product.m * product.n * product.k
+    flops = 2 * product.size * product.k
     if swapped:
         product = product.swap()
     if form is Form.ELEMENTS:
         frame = GpuFrame(source)
-        launch_elements(frame, product, target)
+        launch_items(frame, product.size, lambda launch, n: emit_element(launch, product, n))
         return frame.finish(kind, flops)
     cut, threads, body = _code(form, product, target)
     frame = GpuFrame(source, cut.workspace(product).nbytes)
     frame.launch(body, (cut.blocks(product),), (threads,))
     if cut.splits > 1:
-        blocks, block = combine_grid(product)
-        frame.launch(lambda launch: combine_shares(launch, product, cut), (blocks,), (block,))
+        launch_items(frame, product.size, lambda launch, n: combine_shares(launch, product, cut, n))
     return frame.finish(kind, flops)
 
 

@@ -16,8 +16,9 @@ from mlir import ir
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.gpu import vectors
-from gristmill.compiler.emitters.gpu.dot_operand import TileOperand, all_of
+from gristmill.compiler.emitters.gpu.dot_operand import TileOperand
 from gristmill.compiler.emitters.gpu.frame import LaunchFrame
+from gristmill.compiler.emitters.gpu.geometry import where
 from gristmill.runtime.types import ArrayType, ElementType
 
 #: Rows of tiles that are computed next to each other, so that they find their operands in the L2 cache.
@@ -25,9 +26,6 @@ _GROUP = 8
 
 #: Elements between a row of the staged band and the next, beyond the tile's columns; keeps banks apart.
 _PADDING = 8
-
-#: Threads of a block that adds up the shares of the sums.
-_COMBINE_BLOCK = 256
 
 #: ``finish(launch, value, batch, m, n)`` computes and stores the results' elements from a finished sum.
 Finish = Callable[[LaunchFrame, ir.Value, Index, Index, Index], None]
@@ -56,6 +54,11 @@ class Product:
     finish: Finish
     width: int
     is_gathered: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of sums."""
+        return self.batch * self.m * self.n
 
     def swap(self) -> Product:
         """The same product with rows and columns exchanged."""
@@ -108,7 +111,7 @@ class Cut:
 
     def workspace(self, product: Product) -> ArrayType:
         """The shares of the sums; empty when there is one."""
-        size = product.batch * product.m * product.n if self.splits > 1 else 0
+        size = product.size if self.splits > 1 else 0
         return ArrayType((self.splits * size,), product.accumulate)
 
 
@@ -194,7 +197,7 @@ def store_tile(
         launch.barrier()
         count = bands.height * cut.columns // width
 
-        def chunk(number: ir.Value, band: int = band) -> None:
+        def chunk(number: ir.Value, _: list[ir.Value], band: int = band) -> list[ir.Value]:
             row, place = build.delinearize(number, (bands.height, cut.columns // width))
             column = build.mul(place, width)
             m = build.add(position.m, bands.tile_row(band, row))
@@ -206,30 +209,11 @@ def store_tile(
                 inside.append(build.less(n, product.n))
             sums = vectors.elements(vectors.load(stage, [row, column], width))
 
-            def put() -> None:
+            with where(*inside):
                 put_sums(launch, product, cut, position.split, sums, position.batch, m, n)
+            return []
 
-            _guarded(all_of(inside), put)
-
-        each(launch.thread(), count, threads, chunk)
-
-
-def each(first: Index, count: int, step: int, body: Callable[[ir.Value], None]) -> None:
-    """Run ``body`` for ``first``, ``first + step``, … below ``count``."""
-
-    def turn(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        body(number)
-        return []
-
-    build.for_loop(first, count, turn, step=step)
-
-
-def _guarded(condition: ir.Value | None, body: Callable[[], None]) -> None:
-    if condition is None:
-        body()
-        return
-    with build.if_then(condition):
-        body()
+        build.for_loop(launch.thread(), count, chunk, step=threads)
 
 
 def put_sums(
@@ -254,23 +238,12 @@ def put_sums(
         vectors.store(value, shares, [place])
 
 
-def combine_shares(launch: LaunchFrame, product: Product, cut: Cut) -> None:
-    """The second launch of a split product: one thread adds up the shares of one sum and finishes it."""
-    size = product.batch * product.m * product.n
+def combine_shares(launch: LaunchFrame, product: Product, cut: Cut, number: Index) -> None:
+    """A split product's second launch: add up the shares of sum ``number`` and finish it."""
     shares = build.view(launch.workspace, 0, cut.workspace(product))
-
-    def one(number: Index) -> None:
-        total = vectors.load(shares, [number], 1)
-        for split in range(1, cut.splits):
-            share = vectors.load(shares, [build.add(number, split * size)], 1)
-            total = vectors.plus(total, share)
-        batch, m, n = build.delinearize(number, (product.batch, product.m, product.n))
-        product.finish(launch, total, batch, m, n)
-
-    each(launch.global_thread(), size, launch.grid[0] * launch.block[0], one)
-
-
-def combine_grid(product: Product) -> tuple[int, int]:
-    """Blocks and threads of :func:`combine_shares`."""
-    size = product.batch * product.m * product.n
-    return -(-size // _COMBINE_BLOCK), _COMBINE_BLOCK
+    total = vectors.load(shares, [number], 1)
+    for split in range(1, cut.splits):
+        share = vectors.load(shares, [build.add(number, split * product.size)], 1)
+        total = vectors.plus(total, share)
+    batch, m, n = build.delinearize(number, (product.batch, product.m, product.n))
+    product.finish(launch, total, batch, m, n)

@@ -43,9 +43,6 @@ class LoopEmitter:
         frame = GpuFrame(self.source)
         shape = graph.results[0].shape
         size = math.prod(shape)
-        if not size:
-            frame.launch(lambda _: None)
-            return frame.finish(self.kind)
         width = self._width(shape)
         body = self._linear if is_elementwise(graph) else self._general
         launch_items(

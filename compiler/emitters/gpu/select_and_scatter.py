@@ -44,12 +44,9 @@ class SelectAndScatterEmitter:
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         frame = GpuFrame(self.source, self.positions.nbytes)
-        if self.operand.type.size:
-            if self.values.type.size:
-                launch_items(frame, self.values.type.size, self._select)
-            launch_items(frame, self.operand.type.size, self._gather)
-        else:
-            frame.launch(lambda _: None)
+        if self.values.type.size:
+            launch_items(frame, self.values.type.size, self._select)
+        launch_items(frame, self.operand.type.size, self._gather)
         return frame.finish("select_and_scatter", self.values.type.size * 10)
 
     def _view(self, launch: LaunchFrame) -> ir.Value:
