@@ -1,16 +1,22 @@
 // RUN: %gristmill compile %s --emit=kernels | filecheck %s
 // RUN: %gristmill compile %s --emit=ll | filecheck %s --check-prefix=LL
 
-// JAX's argmax is no single operation, but commutes where nothing is NaN: it is accumulated in lanes, each a comparison of
-// its own, and once more in order for a row that has a NaN.
+// JAX's argmax is no single operation, but its body depends on the order of values and positions alone: the row is
+// searched by vectors, each lane with the best value so far and the column where its block began; then the first of the
+// columns that hold the best value. A row that has a NaN is gone over in order.
 // CHECK-LABEL: func.func @kernel_0_row
-// CHECK:         memref.view {{.*}} to memref<32xf32>
-// CHECK:         memref.view {{.*}} to memref<32xi32>
-// CHECK:         arith.cmpf ogt
-// CHECK:         arith.select
+// CHECK:         scf.for {{.*}} vector<[[LANES:[0-9]+]]xf32>
+// CHECK:           vector.load {{.*}} vector<[[LANES]]xf32>
+// CHECK:           arith.cmpf ogt, {{.*}} : vector<[[LANES]]xf32>
+// CHECK:           arith.cmpf uno, {{.*}} : vector<[[LANES]]xf32>
+// CHECK:         vector.reduction <maxnumf>
+// CHECK:         arith.cmpf oeq
+// CHECK:         vector.reduction <minsi>
+// CHECK:         scf.if
+// CHECK:           scf.for {{.*}} -> (f32, i32)
 
 // LL: define void @kernel_0_row
-// LL: fcmp ogt <{{8|16}} x float>
+// LL: fcmp {{olt|ogt}} <{{8|16}} x float>
 func.func public @main(%a: tensor<64x1024xf32>) -> tensor<64xi32> {
   %n = stablehlo.constant dense<0xFF800000> : tensor<f32>
   %z = stablehlo.constant dense<0> : tensor<i32>

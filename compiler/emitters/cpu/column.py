@@ -16,7 +16,7 @@ from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import reduction
+from gristmill.compiler.emitters.cpu import extremum, reduction
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -152,7 +152,12 @@ class ColumnEmitter:
             return build.for_loop(build.add(low, 1), high, row, carried)
 
         if not self.kept:
-            final = over_rows(lambda at, v: reducer.combine(v, elements(at)), start([]))
+
+            def in_order() -> list[ir.Value]:
+                with e.scope():
+                    return over_rows(lambda at, v: reducer.combine(v, elements(at)), start([]))
+
+            final = self._extremum(phase, batch, low, high, in_order) or in_order()
             self._put(views, final, (task, 0))
             return
 
@@ -172,6 +177,28 @@ class ColumnEmitter:
 
         loop_nest(e, self.kept, [], clear)
         over_rows(add_row, [])
+
+    def _extremum(
+        self,
+        phase: PhaseFrame,
+        batch: list[Index],
+        low: Index,
+        high: Index,
+        in_order: Callable[[], list[ir.Value]],
+    ) -> list[ir.Value]:
+        """The argmax or argmin of a block; empty if the reduction is none."""
+        e, least = phase.elemental, self.reduced[0] // self.blocks
+        plan = extremum.plan(e, self.node, least, self.source.target)
+        if plan is None or len(self.reduced) > 1:
+            return []
+        source = self.node.operands[0]
+        elements = extremum.Elements(e, source, batch, phase.arguments, phase.scratch, 0)
+        values, nan = extremum.find(plan, elements, low, high)
+        if self.blocks == 1:
+            values = reducer_of(e, self.node).combine(self._initial(e), values)
+        if nan is None:
+            return values
+        return build.if_else(nan, [v.type for v in values], in_order, lambda: values)
 
     def _initial(self, e: Elemental) -> list[ir.Value]:
         """The initial values, as accumulators."""

@@ -2,11 +2,11 @@
 """Accumulating one or more reductions in one pass over a range of elements.
 
 Reductions with a simple float or integer body are carried in registers: LLVM vectorises and interleaves the loop (adds
-carry ``reassoc``). A body it cannot recognise (argmax, say) is accumulated in lanes: lane *l* of a small array takes
-elements *l*, *l* + L, *l* + 2 L, … so that neighbouring lanes run the body side by side as vectors; the lanes are
-combined at the end. StableHLO leaves the grouping of a reduction to the implementation but not the order of the
-elements, so lanes are for bodies that commute. A body that does so without NaN only, as an argmax, runs over the row
-again, in order, when there was one.
+carry ``reassoc``). The argmax or argmin of a row is searched by vectors (:mod:`.extremum`). Another body that LLVM
+cannot recognise is accumulated in lanes: lane *l* of a small array takes elements *l*, *l* + L, *l* + 2 L, … so that
+neighbouring lanes run the body side by side as vectors; the lanes are combined at the end. StableHLO leaves the
+grouping of a reduction to the implementation but not the order of the elements, so lanes are for bodies that commute.
+A body that does so without NaN only runs over the row again, in order, when there was one; so does an argmax.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import extremum
+from gristmill.compiler.emitters.cpu.extremum import Elements
 from gristmill.compiler.emitters.elemental import Elemental
 from gristmill.compiler.emitters.elemental.commutation import Order, order_of
 from gristmill.compiler.emitters.elemental.contraction import (
@@ -30,6 +32,7 @@ from gristmill.compiler.emitters.elemental.contraction import (
     simple_reducer,
 )
 from gristmill.compiler.graph import Node
+from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
 #: Lanes of a reduction that is not carried in registers.
@@ -46,9 +49,10 @@ def uses_lanes(e: Elemental, node: Node, columns: Sequence[int]) -> bool:
 
 
 def lane_bytes(node: Node) -> int:
-    """Scratch bytes that the lanes of ``node`` may need."""
+    """Scratch bytes that the lanes of ``node``, or a block of an argmax, may need."""
     inputs, _, _ = reduce_operands(node)
-    return sum(-(-LANES * max(4, x.type.element.nbytes) // 64) * 64 for x in inputs)
+    nbytes = sum(-(-LANES * max(4, x.type.element.nbytes) // 64) * 64 for x in inputs)
+    return nbytes if len(inputs) == 1 else max(nbytes, extremum.BLOCK_BYTES)
 
 
 @dataclass
@@ -86,13 +90,24 @@ def accumulate(
     columns: Sequence[int],
     groups: Sequence[Accumulation],
     visit: Callable[[Sequence[Index]], None],
+    arguments: Sequence[ir.Value],
     scratch: ir.Value,
     scratch_offset: int,
+    target: Target,
 ) -> list[list[ir.Value]]:
     """Run over ``columns``, calling ``visit`` at each and accumulating every group; returns final accumulators."""
-    lanes = [g for g in groups if uses_lanes(e, g.node, columns)]
-    carried = [g for g in groups if g not in lanes]
     results: dict[int, list[ir.Value]] = {}
+    for group in groups:
+        plan = extremum.plan(e, group.node, columns[0], target) if len(columns) == 1 else None
+        if plan is not None:
+            source = reduce_operands(group.node)[0][0]
+            elements = Elements(e, source, group.row, arguments, scratch, scratch_offset)
+            found, nan = extremum.find(plan, elements, 0, columns[0])
+            values = group.reducer.combine(group.initial(), found)
+            results[id(group)] = _in_order_if(nan, group, columns[0], values)
+    others = [g for g in groups if id(g) not in results]
+    lanes = [g for g in others if uses_lanes(e, g.node, columns)]
+    carried = [g for g in others if g not in lanes]
     initial = [value for g in carried for value in g.initial()]
 
     def body(column: list[Index], values: list[ir.Value]) -> list[ir.Value]:
@@ -160,17 +175,26 @@ def _accumulate_lanes(
     values = build.for_loop(0, LANES, combine, group.initial())  # once: it need not be neutral
     if order_of(e.functions[group.node.symbol("to_apply")], len(values)) is Order.ANY:
         return values
+    return _in_order_if(_some_nan(values), group, width, values)
+
+
+def _in_order_if(
+    condition: ir.Value | None, group: Accumulation, width: int, values: list[ir.Value]
+) -> list[ir.Value]:
+    """``values``, or if ``condition`` what the elements of the row give when combined in order."""
+    if condition is None:
+        return values
+    e, reducer = group.e, group.reducer
+
+    def element(column: ir.Value, current: list[ir.Value]) -> list[ir.Value]:
+        with e.scope():
+            return reducer.combine(current, group.elements([column]))
 
     def in_order() -> list[ir.Value]:
-        def element(column: ir.Value, current: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                return reducer.combine(current, group.elements([column]))
-
         with e.scope():
             return build.for_loop(0, width, element, group.initial())
 
-    kinds = [value.type for value in values]
-    return build.if_else(_some_nan(values), kinds, in_order, lambda: values)
+    return build.if_else(condition, [v.type for v in values], in_order, lambda: values)
 
 
 def _some_nan(values: Sequence[ir.Value]) -> ir.Value:

@@ -249,7 +249,14 @@ class RowEmitter:
 
         groups = [reduction.Accumulation(e, node, row) for node in stage]
         results = reduction.accumulate(
-            e, self.plan.columns, groups, visit, phase.scratch, self._lane_offset
+            e,
+            self.plan.columns,
+            groups,
+            visit,
+            phase.arguments,
+            phase.scratch,
+            self._lane_offset,
+            self.source.target,
         )
         for node, values in zip(stage, results, strict=True):
             for sibling, value in zip(

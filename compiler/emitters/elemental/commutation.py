@@ -68,7 +68,7 @@ def _is_float(node: Node) -> bool:
 
 def _commutes(body: Graph, count: int, samples: Sequence[Array]) -> bool:
     swapped = [*samples[count : 2 * count], *samples[:count], *samples[2 * count :]]
-    one, other = _evaluated(body, samples), _evaluated(body, swapped)
+    one, other = evaluated(body, samples), evaluated(body, swapped)
     if one is None or other is None:
         return False
     return all(
@@ -80,7 +80,7 @@ def _commutes(body: Graph, count: int, samples: Sequence[Array]) -> bool:
 def _keeps_nan(body: Graph, count: int) -> bool:
     """Whether a NaN in an accumulator or element stays in the accumulator."""
     samples = _samples(body, 0.1)
-    results = _evaluated(body, samples)
+    results = evaluated(body, samples)
     return results is not None and all(
         bool(np.isnan(result)[np.isnan(left) | np.isnan(right)].all())
         for node, left, right, result in zip(
@@ -90,7 +90,7 @@ def _keeps_nan(body: Graph, count: int) -> bool:
     )
 
 
-def _evaluated(body: Graph, samples: Sequence[Array]) -> list[Array] | None:
+def evaluated(body: Graph, samples: Sequence[Array]) -> list[Array] | None:
     """The results of a body on many arguments at once; ``None`` when some operation is not evaluated."""
     known = dict(zip(body.parameters, samples, strict=True))
     for node in body.nodes[len(samples) :]:
@@ -103,5 +103,5 @@ def _evaluated(body: Graph, samples: Sequence[Array]) -> list[Array] | None:
             data = evaluate(node.op, result, [known[operand] for operand in node.operands])
         if data is None:
             return None
-        known[node] = np.broadcast_to(data, SAMPLES)
+        known[node] = np.broadcast_to(data, samples[0].shape)
     return [known[node] for node in body.results]
