@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 
 import gristmill
+from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.emitters.cpu.fft_pass import split_length
-from gristmill.compiler.emitters.cpu.fft_plan import Plan, factorize
+from gristmill.compiler.emitters.cpu.fft_plan import Plan, RowPlan, factorize, row_factors
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(4)
 #: Powers of two, products of small primes, primes with a butterfly, primes and products without one.
 LENGTHS = [1, 2, 4, 8, 16, 32, 64, 1024, 2048, 3, 6, 60, 105, 11, 29, 31 * 2, 37, 97, 1009, 2 * 41]
+#: Those with vectors along a line: whole vectors or not, odd factors last, a power of two that is all fours, a chirp.
+LENGTHS += [96, 112, 128, 512, 1000, 1536, 31 * 32, 509, 4096]
 
 
 def sample(shape: tuple[int, ...], dtype: Any = np.complex64) -> Array:
@@ -25,9 +29,9 @@ def sample(shape: tuple[int, ...], dtype: Any = np.complex64) -> Array:
     return (values if np.dtype(dtype).kind == "c" else values.real).astype(dtype)
 
 
-def check(function: Any, reference: Any, x: Array, eps: float = 1.2e-7) -> None:
+def check(function: Any, reference: Any, x: Array, eps: float = 1.2e-7, target: Any = None) -> None:
     with jax.enable_x64(True):
-        got = gristmill.compile(jax.jit(function).lower(x))(x)
+        got = gristmill.compile(jax.jit(function).lower(x), target=target)(x)
     wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     wanted = reference(wide)
     assert got.shape == wanted.shape
@@ -43,7 +47,7 @@ def test_lengths(length: int) -> None:
     check(jnp.fft.ifft, np.fft.ifft, sample((length,)))
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 16, 37, 100])
+@pytest.mark.parametrize("length", [1, 2, 7, 16, 37, 64, 100, 192, 256, 1000, 2 * 509, 2048])
 def test_real(length: int) -> None:
     check(jnp.fft.rfft, np.fft.rfft, sample((3, length), np.float32))
     if length > 1:
@@ -55,10 +59,45 @@ def test_real(length: int) -> None:
         )
 
 
-@pytest.mark.parametrize("length", [8, 30, 41])
+@pytest.mark.parametrize("length", [8, 30, 41, 64, 96, 1000, 1024])
 def test_double(length: int) -> None:
     check(jnp.fft.fft, np.fft.fft, sample((9, length), np.complex128), 2.3e-16)
     check(jnp.fft.rfft, np.fft.rfft, sample((9, length), np.float64), 2.3e-16)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+@pytest.mark.parametrize("length", [32, 40, 64, 256, 331, 1000])
+def test_smaller_vectors(length: int, vector_bytes: int) -> None:
+    target = dataclasses.replace(host_target(), vector_bytes=vector_bytes)
+    check(jnp.fft.fft, np.fft.fft, sample((3, length)), target=target)
+    check(jnp.fft.ifft, np.fft.ifft, sample((3, length), np.complex128), 2.3e-16, target)
+    check(jnp.fft.rfft, np.fft.rfft, sample((3, length), np.float32), target=target)
+
+
+@pytest.mark.parametrize("length", [64, 1000])
+def test_computed_operand(length: int) -> None:
+    x = sample((3, length))
+    check(lambda a: jnp.fft.fft(a.conj() * 3), lambda a: np.fft.fft(a.conj() * 3), x)
+    check(lambda a: jnp.fft.ifft(a[:, ::-1]), lambda a: np.fft.ifft(a[:, ::-1]), x)
+    check(lambda a: jnp.fft.irfft(a + 1), lambda a: np.fft.irfft(a + 1), x)
+    check(lambda a: jnp.fft.rfft(a * 2), lambda a: np.fft.rfft(a * 2), x.real.copy())
+
+
+def test_imaginary_ends_of_hermitian_lines_do_not_matter() -> None:
+    """A real line's first and middle transforms are real; what else is there is dropped, as numpy does."""
+    x = np.zeros((2, 65), np.complex64)
+    x[:, 0], x[:, -1] = 3 + 5j, 2 - 7j
+    check(jnp.fft.irfft, np.fft.irfft, x)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_lines_are_independent(bad: float) -> None:
+    x = sample((40, 128), np.float32)
+    clean = gristmill.compile(jax.jit(jnp.fft.rfft).lower(x))(x)
+    x[7, 3] = bad
+    got = gristmill.compile(jax.jit(jnp.fft.rfft).lower(x))(x)
+    assert not np.isfinite(got[7]).any()
+    np.testing.assert_array_equal(np.delete(got, 7, 0), np.delete(clean, 7, 0))
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (2, 8, 5), (3, 4, 6, 10), (2, 37, 128), (32, 64)])
@@ -111,3 +150,22 @@ def test_plans() -> None:
     assert split_length(1024) is None
     assert split_length(1 << 16) == (256, 256)
     assert split_length(37 << 10) is None
+
+
+def test_row_plans() -> None:
+    """Fours and eights before odd factors; strides below a vector are powers of two."""
+    assert row_factors(1024, 16) == [4, 4, 8, 8]
+    assert row_factors(96, 16) == [4, 4, 2, 3]
+    assert row_factors(64, 16) == [4, 4, 4]
+    assert row_factors(1000, 8) == [8, 5, 5, 5]
+    assert row_factors(1000, 16) is None
+    assert row_factors(32, 16) is None
+    assert row_factors(625, 4) is None
+    assert RowPlan.of(625, False, 16) is None
+    assert RowPlan.of(1001, True, 16) is None
+    plan = RowPlan.of(1000, False, 16)
+    assert plan is not None
+    assert plan.lanes == 8
+    packed = RowPlan.of(2048, True, 8)
+    assert packed is not None
+    assert packed.plan.inner == 1024

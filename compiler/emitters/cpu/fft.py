@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The FFT emitter: Stockham's algorithm over several lines at once, one in each lane of a vector.
+"""The FFT emitter: Stockham's algorithm along lines, or over several lines at once, one in each lane of a vector.
 
-A *line* runs along one transformed dimension. A task loads as many lines as a vector has lanes into scratch, as planes
-of real and imaginary parts with the lanes innermost; every step is then whole-vector arithmetic whatever the length
+A *line* runs along one transformed dimension. Where its points are neighbours in memory and its length allows, a task
+is one line (:mod:`.fft_row`). Otherwise a task loads as many lines as a vector has lanes into scratch, as planes of
+real and imaginary parts with the lanes innermost; every step is then whole-vector arithmetic whatever the length
 (:mod:`.fft_butterfly`), and a twiddle factor is one scalar for all lanes. Lengths with large prime factors are
 convolved with a chirp (Bluestein). Several dimensions are transformed one after another, a phase each.
 """
@@ -19,8 +20,9 @@ from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
-from gristmill.compiler.emitters.cpu.fft_pass import Buffers, Pass, SplitLine, split_length
-from gristmill.compiler.emitters.cpu.fft_plan import Plan, Stage
+from gristmill.compiler.emitters.cpu.fft_pass import Array, Buffers, Pass, SplitLine, split_length
+from gristmill.compiler.emitters.cpu.fft_plan import Plan, RowPlan, Stage
+from gristmill.compiler.emitters.cpu.fft_row import RowLines
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -31,6 +33,7 @@ from gristmill.compiler.emitters.cpu.tables import Tables
 from gristmill.compiler.emitters.elemental import complex_arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
+from gristmill.compiler.target import GpuTarget
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
 #: Scratch that the lines of one task should not exceed, while they fill at least this many lanes.
@@ -38,6 +41,8 @@ _SCRATCH_LIMIT, _MIN_LANES = 2 << 20, 4
 #: Vectors side by side where neighbouring lines are neighbours in memory, and the scratch they may take: a line's
 #: elements are pages apart there, and every page touched costs.
 _MAX_VECTORS, _VECTORS_LIMIT = 4, 1 << 20
+#: How many times the work of a line's own algorithm that of two passes is, which more threads can share.
+_SPLIT_COST = 4
 
 
 class FftEmitter:
@@ -67,7 +72,7 @@ class FftEmitter:
         split = self._split(passes)
         if split is not None:
             passes, workspace = split.passes(), split.between.nbytes
-        lines = [_Lines(self, p) for p in passes]
+        lines = [self._lines(p) for p in passes]
         scratch = max(x.scratch_bytes for x in lines)
         frame = KernelFrame(self.source, workspace_bytes=workspace, scratch_bytes=scratch)
         tables = Tables(frame.module.body, self.source.name)
@@ -84,6 +89,18 @@ class FftEmitter:
                 worth_splitting(work_of_pass, 2),
             )
         return frame.finish("fft", work)
+
+    def _lines(self, job: Pass) -> _Lines | RowLines:
+        """Vectors along the line where its points are neighbours, or else of the same point of several lines."""
+        row = self._row(job)
+        return _Lines(self, job) if row is None else RowLines(job, row, self.part)
+
+    def _row(self, job: Pass) -> RowPlan | None:
+        target = self.source.target
+        if job.neighbours > 1 or job.target is None or isinstance(target, GpuTarget):
+            return None
+        real = job.hermitian or job.stored != job.length
+        return RowPlan.of(job.length, real, target.lanes(self.part.nbytes))
 
     def _fill_zero(self, phase: PhaseFrame) -> None:
         zero = build.constant(self.node.type.element, 0)
@@ -128,16 +145,22 @@ class FftEmitter:
                     is_real_result,
                     self._read_operand if number == 0 else self._read_between,
                     self._write_real if is_real_result else self._write_between,
+                    self._operand_array() if number == 0 else self._buffer,
+                    (lambda phase: phase.results[0]) if is_real_result else self._buffer,
                 )
             )
         return result
 
     def _split(self, passes: list[Pass]) -> SplitLine | None:
         """Two passes instead of one whose lines are long and do not fill a vector."""
-        whole = passes[0]
-        lanes = self.source.target.lanes(self.part.nbytes)
-        if len(passes) > 1 or whole.hermitian or 2 * whole.lines > lanes:
+        whole, target = passes[0], self.source.target
+        if len(passes) > 1 or whole.hermitian or 2 * whole.lines > target.lanes(self.part.nbytes):
             return None
+        row = self._row(whole)
+        if row is not None:
+            fits = RowLines(whole, row, self.part).scratch_bytes < target.l3_bytes
+            if fits and target.max_threads < _SPLIT_COST * whole.lines:
+                return None
         sizes = split_length(whole.length)
         if sizes is None:
             return None
@@ -148,6 +171,13 @@ class FftEmitter:
         if self.operand.type.element.kind == "complex":
             return complex_arithmetic.parts(value)
         return value, build.constant(self.part, 0)
+
+    def _operand_array(self) -> Array | None:
+        """The operand, unless it is computed."""
+        operand = self.operand
+        return (
+            (lambda phase: phase.arguments[operand.result]) if operand.kind == "parameter" else None
+        )
 
     def _buffer(self, phase: Buffers) -> ir.Value:
         """Where complex results in between are: the result, unless that is real."""

@@ -37,12 +37,19 @@ def multiply(a: Complex, b: Complex) -> Complex:
     )
 
 
-def _plus(a: Complex, b: Complex) -> Complex:
+def plus(a: Complex, b: Complex) -> Complex:
+    """``a + b``."""
     return add(a[0], b[0]), add(a[1], b[1])
 
 
-def _minus(a: Complex, b: Complex) -> Complex:
+def minus(a: Complex, b: Complex) -> Complex:
+    """``a - b``."""
     return sub(a[0], b[0]), sub(a[1], b[1])
+
+
+def scale(value: Complex, factor: float) -> Complex:
+    """``value`` times a real number."""
+    return _scale(value[0], factor), _scale(value[1], factor)
 
 
 def splat(kind: ir.Type, value: float) -> ir.Value:
@@ -83,18 +90,18 @@ def transform(values: Sequence[Complex]) -> list[Complex]:
     even, odd = transform(values[::2]), transform(values[1::2])
     turned = [_rotate(x, j, size) for j, x in enumerate(odd)]
     pairs = list(zip(even, turned, strict=True))
-    return [_plus(a, b) for a, b in pairs] + [_minus(a, b) for a, b in pairs]
+    return [plus(a, b) for a, b in pairs] + [minus(a, b) for a, b in pairs]
 
 
 def _odd(values: Sequence[Complex]) -> list[Complex]:
     """An odd size: the inputs ``k`` and ``size - k`` meet conjugate factors."""
     size, half = len(values), len(values) // 2
-    sums = [_plus(values[k], values[size - k]) for k in range(1, half + 1)]
-    differences = [_minus(values[k], values[size - k]) for k in range(1, half + 1)]
+    sums = [plus(values[k], values[size - k]) for k in range(1, half + 1)]
+    differences = [minus(values[k], values[size - k]) for k in range(1, half + 1)]
     results: list[Complex] = [values[0]] * size
     total = values[0]
     for pair in sums:
-        total = _plus(total, pair)
+        total = plus(total, pair)
     results[0] = total
     for j in range(1, half + 1):
         real, imaginary = values[0]

@@ -30,6 +30,7 @@ from gristmill.runtime.types import ArrayType, ElementType, element_type
 class Buffers(Protocol):
     """What reading and writing lines needs of a phase, or of a GPU launch."""
 
+    arguments: list[ir.Value]
     results: list[ir.Value]
     workspace: ir.Value
     elemental: Elemental
@@ -42,6 +43,8 @@ class Buffers(Protocol):
 #: An element of an array of lines: called with an index, gives real and imaginary part.
 Read = Callable[[Buffers, list[Index]], Complex]
 Write = Callable[[Buffers, list[Index], Complex], None]
+#: The memref that holds all lines as they are.
+Array = Callable[[Buffers], ir.Value]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Pass:
         stored: result points kept: ``length``, or ``length / 2 + 1`` for the first half.
         hermitian: whether only the first half is given, the rest being its conjugate mirrored.
         read, write: elements of the source and the target.
+        source, target: where these lie, if the lines are arrays that are read and written as they are.
     """
 
     shape: tuple[int, ...]
@@ -66,6 +70,8 @@ class Pass:
     hermitian: bool
     read: Read
     write: Write
+    source: Array | None = None
+    target: Array | None = None
 
     @property
     def lines(self) -> int:
@@ -165,6 +171,7 @@ class SplitLine:
                 False,
                 self._read_between,
                 self._write,
+                self._buffer,
             ),
         ]
 

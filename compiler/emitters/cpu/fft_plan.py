@@ -109,3 +109,65 @@ class Plan:
         padded[self.inner - self.length + 1 :] = conjugate[:0:-1]
         values = cast("Any", np.fft.fft(padded)) / self.inner
         return np.stack([values.real, values.imag], axis=-1)
+
+
+def row_factors(length: int, lanes: int) -> list[int] | None:
+    """Butterfly sizes for vectors of ``lanes`` neighbouring points of one line, in order, or ``None``.
+
+    Every step must have a vector of butterflies, and as long as its stride is below a vector, a power of two: then
+    its results are whole vectors after a transposition in registers.
+    """
+    factors = factorize(length)
+    if factors is None:
+        return None
+    even, odd = (sorted(f for f in factors if f % 2 == i) for i in (0, 1))
+    exponent = sum(f.bit_length() - 1 for f in even)
+    for order in (even, [4] * (exponent // 2) + [2] * (exponent % 2)):
+        steps = stages(length, [*order, *odd])
+        if all(
+            s.blocks * s.stride >= lanes and (s.stride >= lanes or s.radix % 2 == 0) for s in steps
+        ):
+            return [*order, *odd]
+    return None
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A transform of single lines whose points are neighbours, by vectors along the line.
+
+    Attributes:
+        plan: the complex transform.
+        packed: whether a line is real, transformed as half as many complex points.
+        lanes: of a vector.
+        stages: the steps; here a factor ``exp(-2 pi i k q / (radix stride))`` is applied to what a step reads.
+    """
+
+    plan: Plan
+    packed: bool
+    lanes: int
+    stages: tuple[Stage, ...]
+
+    @staticmethod
+    def of(length: int, real: bool, most_lanes: int) -> RowPlan | None:
+        """The plan for lines of ``length`` points, unless they are too short or their factors do not allow it."""
+        if length == 0 or (real and length % 2):
+            return None
+        plan = Plan.of(length // 2 if real else length)
+        for lanes in (most_lanes, most_lanes // 2):
+            factors = row_factors(plan.inner, lanes) if lanes > 1 else None
+            if factors is not None and plan.length // (2 if real else 1) >= lanes:
+                return RowPlan(plan, real, lanes, tuple(stages(plan.inner, factors)))
+        return None
+
+    def twiddles(self, stage: Stage) -> Table:
+        """``exp(-2 pi i k q / (radix stride))`` as ``[radix - 1, 2, q]`` for ``k`` from 1, over a vector at least."""
+        size = stage.radix * stage.stride
+        positions = np.arange(max(stage.stride, self.lanes)) % stage.stride
+        values = roots(size, size)[np.outer(np.arange(1, stage.radix), positions)]
+        return np.stack([values.real, values.imag], axis=1)
+
+    def half_roots(self) -> Table:
+        """``exp(-pi i k / length)`` as ``[2, length // 2]`` for ``k`` from 1: what even and odd points meet by."""
+        length = self.plan.length
+        values = roots(length // 2 + 1, 2 * length)[1:]
+        return np.stack([values.real, values.imag])
