@@ -156,7 +156,8 @@ class Event:
         """Call ``callback(event)`` once the event is done: at once, on this thread, if it is already.
 
         Otherwise it runs on the completing thread, after the callbacks that thread is in, and must
-        not block. An exception in a callback is reported through ``sys.excepthook`` and stops nothing.
+        not block. An exception in a callback is reported through ``sys.excepthook`` and stops nothing; an
+        interrupt, or ``SystemExit`` on the main thread, is raised there when the other callbacks have run.
         """
         if self.state is EventState.PENDING:
             with self._lock:
@@ -204,6 +205,8 @@ class Event:
             gate.release()
 
         self.add_callback(open_gate)
+        if timeout is not None and timeout > threading.TIMEOUT_MAX:  # math.inf, for one
+            timeout = None
         if gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             return True
         self.remove_callback(open_gate)
@@ -259,16 +262,23 @@ def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
     if _due.queue is not None:
         _due.queue.extend(callbacks)
         return
-    queue = _due.queue = deque(callbacks)
+    queue = deque(callbacks)
     interrupt: BaseException | None = None
-    while queue:
+    while True:
         try:
-            _call(*queue.popleft())
-        except BaseException as error:
+            _due.queue = queue
+            while queue:
+                _call(*queue.popleft())
+            _due.queue = None
+            break
+        except BaseException as error:  # of a callback, or between two
             interrupt = error
-    _due.queue = None
-    if interrupt is not None:
+    if interrupt is None:
+        return
+    if threading.current_thread() is threading.main_thread():
         raise interrupt
+    # It would end a thread that has more to do: only the main thread's exit is the program's.
+    sys.excepthook(type(interrupt), interrupt, interrupt.__traceback__)
 
 
 def _call(event: Event, callback: Callback) -> None:

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 
 
 class WorkerPool:
-    """Daemon threads that run functions first come, first served; started when first needed."""
+    """Daemon threads that run functions first come, first served; started when first needed.
+
+    Where the system gives the process no more threads, those there are do the work, or the caller does. In a
+    forked child a pool starts threads anew; what was queued or running at the fork is its parent's.
+    """
 
     def __init__(self, size: int, name: str = "gristmill-worker") -> None:
         self.name = name
@@ -22,24 +28,29 @@ class WorkerPool:
         self._closed = False
         # Re-entrant: the garbage collector may submit while this thread is in here.
         self._lock = threading.RLock()
+        _pools.add(self)
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Run ``function`` on a worker soon, or at once when the pool is closed; it must not raise."""
+        """Run ``function`` on a worker soon; at once when the pool is closed or has no threads. It must not raise."""
         with self._lock:
             if not self._closed:
                 if self._free < 1 and len(self._threads) < self.size:
                     self._start()
-                self._free -= 1
-                self._queue.put(function)
-                return
+                if self._threads:
+                    self._free -= 1
+                    self._queue.put(function)
+                    return
         function()
 
     def _start(self) -> None:
         name = f"{self.name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the limit on threads, or the interpreter's end
+            return
         self._threads.append(thread)
         self._free += 1
-        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -62,3 +73,22 @@ class WorkerPool:
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 thread.join()
+
+    def forked(self) -> None:
+        """In the child of a fork: its parent's threads are not there."""
+        self._queue = queue.SimpleQueue()
+        self._threads.clear()
+        self._free = 0
+        self._lock = threading.RLock()
+
+
+#: For forks; a pool is not kept by it.
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in tuple(_pools):
+        pool.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

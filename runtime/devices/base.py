@@ -90,6 +90,7 @@ class Device(ABC):
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
         self._lock = threading.RLock()
+        self._closing = threading.RLock()
         self._statistics = DeviceStatistics()
         self._copied = {kind: [0, 0] for kind in ("h2h", "h2d", "d2h", "d2d")}  # number, bytes
         self._closed = False
@@ -559,14 +560,15 @@ class Device(ABC):
 
         Memory and streams that users still hold must be closed before; a device may refuse otherwise.
         """
-        with self._lock:
-            if self._closed:
-                return
-            streams, self._transfer_streams = self._transfer_streams, {}
-        for stream in streams.values():
-            stream.close()
-        self._closed = True
-        self._close()
+        with self._closing:
+            with self._lock:
+                if self._closed:
+                    return
+                streams, self._transfer_streams = self._transfer_streams, {}
+            for stream in streams.values():
+                stream.close()
+            self._closed = True
+            self._close()
 
     def __enter__(self) -> Device:
         return self

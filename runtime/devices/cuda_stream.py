@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gristmill.errors import ClosedError, DeadlineError, GristmillError
+from gristmill.errors import ClosedError, DeadlineError, GristmillError, ResourceExhaustedError
 from gristmill.runtime import observer
 from gristmill.runtime.devices.cuda_context import CudaContext
 from gristmill.runtime.devices.stream import Stream, Task, Work
@@ -157,13 +157,14 @@ class CudaStream(Stream):
             if nothing and empty and not self._submitted and all(e.done for e in op.waits):
                 self._finish(op)
                 return op.event
+            self._start_thread()  # first of all: without it nothing would ever complete
             if empty and self._can_submit(op):
                 with self._cuda.activate():
                     if not self._submit(op):
                         self._backlog.append(op)
             else:
                 self._backlog.append(op)
-            self._wake()
+            self._changed.notify_all()
         return op.event
 
     def _can_submit(self, op: _Op) -> bool:
@@ -227,20 +228,28 @@ class CudaStream(Stream):
 
     # The thread
 
-    def _wake(self) -> None:
-        """With the lock held: see that the thread looks at the queues."""
-        if self._thread is None and (self._backlog or self._submitted):
-            self._thread = threading.Thread(
-                target=self._serve, name=f"gristmill {self._cuda} {self.name}", daemon=True
-            )
-            self._thread.start()
-        self._changed.notify_all()
+    def _start_thread(self) -> None:
+        """With the lock held: see that there is a thread."""
+        if self._thread is not None:
+            return
+        name = f"gristmill {self._cuda} {self.name}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise ResourceExhaustedError(
+                f"{self} cannot start its thread ({error}): close streams, or raise the limit on threads "
+                "(ulimit -u, pids.max of the container)"
+            ) from error
+        self._thread = thread
 
     def _resume(self, op: _Op) -> None:
         with self._changed:
             if self._parked is op:
                 self._parked = None
-            self._wake()
+            if self._backlog or self._submitted:
+                self._start_thread()
+            self._changed.notify_all()
 
     def _serve(self) -> None:
         failure = self._cuda.enter_thread()

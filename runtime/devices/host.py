@@ -155,8 +155,10 @@ class HostStream(Stream):
             if not inline:
                 self._tasks.append(task)
         if inline:
-            self._finish(task)
-            self.unclaim()
+            try:
+                self._finish(task)
+            finally:  # an interrupt may come at any time
+                self.unclaim()
         else:
             self._resume()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -449,6 +450,70 @@ def test_a_closed_device_refuses_everything():
     for action in (lambda: device.allocate(1), device.create_stream):
         with pytest.raises(ClosedError, match="host:0 was closed"):
             action()
+
+
+def test_an_exit_in_a_callback_leaves_the_stream_running(device, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: reported.append(kind))
+    gate = threading.Event()
+    with device.create_stream("callbacks") as stream:
+        first = stream.enqueue(lambda: gate.wait(LIMIT))
+        first.add_callback(lambda _: sys.exit(3))
+        gate.set()
+        first.wait(LIMIT)
+        stream.enqueue(lambda: None).wait(LIMIT)
+    assert reported == [SystemExit]
+
+
+def test_a_system_without_more_threads_stops_nothing(device, monkeypatch):
+    """The host runs the work on the calling thread; CUDA refuses what it could not see the end of."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    ran = []
+    with device.create_stream("threads") as stream:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            try:
+                stream.enqueue(lambda: ran.append(1)).wait(LIMIT)
+            except ResourceExhaustedError as error:
+                assert "can't start new thread" in error.message
+                ran.append(1)
+        stream.enqueue(lambda: ran.append(2)).wait(LIMIT)
+    assert ran == [1, 2]
+
+
+def test_an_interrupted_stream_works_on(monkeypatch):
+    """The work ran on the main thread, where a signal may be handled at any time."""
+    with HostDevice(workers=2) as device, device.create_stream("interrupted") as stream:
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "_finish", lambda task: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                stream.record_event()
+        stream.enqueue(lambda: None).wait(LIMIT)
+
+
+def test_a_device_is_closed_once_by_many_threads():
+    gate = threading.Event()
+    closed = []
+
+    class Counting(HostDevice):
+        def _close(self):
+            closed.append(gate.is_set())
+            super()._close()
+
+    device = Counting(workers=2)
+    device.transfer_stream("h2d").enqueue(lambda: gate.wait(LIMIT))
+    threads = [threading.Thread(target=device.close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    assert all(thread.is_alive() for thread in threads), "closed is what nothing runs on any more"
+    gate.set()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert closed == [True]
 
 
 def test_workers_are_checked():

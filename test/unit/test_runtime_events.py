@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import math
 import sys
 import threading
 import time
@@ -12,7 +14,7 @@ import traceback
 import pytest
 
 from gristmill.errors import DeadlineError, DependencyError
-from gristmill.runtime import observer
+from gristmill.runtime import events, observer
 from gristmill.runtime.events import (
     Event,
     EventState,
@@ -105,8 +107,47 @@ def test_an_interrupt_in_a_callback_passes_after_the_others_ran():
     assert seen == ["ran", "works on"]
 
 
+def test_an_interrupt_between_callbacks_leaves_the_thread_able_to_run_others():
+    """A signal may be handled at any line; here at each of the loop that runs callbacks."""
+    lines, start = inspect.getsourcelines(events._dispatch)
+    loop = [start + n for n, line in enumerate(lines) if "queue:" in line or "queue = " in line][
+        -3:
+    ]
+    for line in loop:
+        event, seen = Event(), []
+        event.add_callback(lambda e, seen=seen: seen.append("ran"))
+        before = sys.gettrace()
+        sys.settrace(interrupting(events._dispatch.__code__, line))
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                event.complete()
+        finally:
+            sys.settrace(before)
+        other = Event()
+        other.add_callback(lambda e, seen=seen: seen.append("works on"))
+        other.complete()
+        assert seen == ["ran", "works on"]
+
+
+def interrupting(code, line):
+    """A trace function that raises ``KeyboardInterrupt`` where ``code`` gets to ``line``, once."""
+
+    def trace(frame, kind, _):
+        if frame.f_code is not code:
+            return None
+        if kind == "line" and frame.f_lineno == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
 def test_wait_returns_raises_and_times_out():
     ready().wait(0)
+    soon = Event()
+    threading.Timer(0.05, soon.complete).start()
+    soon.wait(math.inf)
     event = Event("slow thing")
     with pytest.raises(DeadlineError, match=r"slow thing is still pending after 0\.01 s"):
         event.wait(0.01)

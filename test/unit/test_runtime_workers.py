@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
+import warnings
 
 from gristmill.runtime.workers import WorkerPool
 
@@ -50,3 +53,35 @@ def test_a_closed_pool_runs_work_at_once():
     threads: list[threading.Thread] = []
     pool.submit(lambda: threads.append(threading.current_thread()))
     assert threads == [threading.current_thread()]
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    pool = WorkerPool(2)
+    started = threading.Event()
+    pool.submit(started.set)
+    assert started.wait(LIMIT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        done = threading.Event()
+        pool.submit(done.set)
+        os._exit(0 if done.wait(5) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    pool.close()
+
+
+def test_without_more_threads_those_there_are_do_the_work(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    pool = WorkerPool(2)
+    gate, ran = threading.Event(), threading.Event()
+    pool.submit(lambda: gate.wait(LIMIT) and None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pool.submit(ran.set)
+    assert not ran.is_set(), "it is queued behind the only thread"
+    gate.set()
+    assert ran.wait(LIMIT)
+    pool.close()
