@@ -272,12 +272,15 @@ class Executable:
         self, inputs: Sequence[Array], targets: list[Array | None], donated: set[int]
     ) -> None:
         """Let outputs without a target take over the donated inputs they alias."""
-        for index in donated:
+        for index in sorted(donated):
             signature, array = self.inputs[index], inputs[index]
             if not array.flags.writeable:
                 where = describe("argument", index, signature)
                 raise InputError(f"{where}: a donated array must be writeable")
-            if signature.alias is not None and targets[signature.alias] is None:
+            if signature.alias is None or targets[signature.alias] is not None:
+                continue
+            # Memory that another result goes to cannot hold this one too.
+            if not any(t is not None and np.may_share_memory(array, t) for t in targets):
                 targets[signature.alias] = array
 
     def _separate(self, inputs: Sequence[Array], results: list[Array]) -> dict[int, Array]:

@@ -35,6 +35,25 @@ done:
 }
 """
 
+#: result[0] = 2 input 0, result[1] = 3 input 1.
+BOTH = """
+define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
+  %y.at = getelementptr ptr, ptr %in, i64 1
+  %s.at = getelementptr ptr, ptr %out, i64 1
+  %x.p = load ptr, ptr %in
+  %y.p = load ptr, ptr %y.at
+  %r.p = load ptr, ptr %out
+  %s.p = load ptr, ptr %s.at
+  %x = load float, ptr %x.p
+  %y = load float, ptr %y.p
+  %r = fmul float %x, 2.0
+  %s = fmul float %y, 3.0
+  store float %r, ptr %r.p
+  store float %s, ptr %s.p
+  ret void
+}
+"""
+
 #: result[0] = sum of constant 0 and input 0, through the arena; result[1] = thread count.
 ARENA = """
 define void @gristmill_main(ptr %in, ptr %out, ptr %constants, ptr %arena, i64 %threads) {
@@ -97,6 +116,17 @@ def add_program(count: int = 8, *, alias: bool = False) -> Program:
             Signature("y", kind),
         ),
         outputs=(Signature("r", kind, alias=0 if alias else None),),
+    )
+
+
+def both_program() -> Program:
+    """``r = 2 x`` and ``s = 3 y`` of one element each; results may take over their inputs' memory."""
+    kind = ArrayType.parse("1xf32")
+    return _program(
+        "both",
+        [assemble(BOTH)],
+        inputs=(Signature("x", kind, True, 0), Signature("y", kind, True, 1)),
+        outputs=(Signature("r", kind, alias=0), Signature("s", kind, alias=1)),
     )
 
 

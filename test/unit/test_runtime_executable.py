@@ -8,7 +8,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
-from programs import add_program, arena_program, copy_program, spin_program
+from programs import add_program, arena_program, both_program, copy_program, spin_program
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime.executable import Executable
@@ -173,6 +173,17 @@ def test_donation(add: Executable) -> None:
     np.testing.assert_array_equal(x, X, "without donation the input is left alone")
     y = Y.copy()
     assert add(X, y, donate=["y"]) is not y, "y aliases no output"
+
+
+def test_memory_donated_for_two_results_holds_one() -> None:
+    with Executable(both_program()) as both:
+        x = np.full(1, 5, np.float32)
+        r, s = both(x, x, donate=True)
+        assert (float(r[0]), float(s[0])) == (10, 15)
+        x, y = np.full(1, 5, np.float32), np.full(1, 7, np.float32)
+        r, s = both(x, y, out=[None, x], donate=["x"])
+        assert (float(r[0]), float(s[0])) == (10, 21)
+        assert s is x
 
 
 def test_wrong_donation(add: Executable) -> None:
