@@ -50,6 +50,7 @@ AnyManifest = Manifest | DeviceManifest
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _PADDING_ID = 0x474D  # Private extra-field id of the alignment padding.
 _EXTRA_HEADER_BYTES = 4
+_ENCRYPTED = 1  # of a zip entry's flags
 _CHUNK = 1 << 20
 
 
@@ -141,8 +142,8 @@ def _explained(path: Path) -> Generator[None]:
         raise ArtifactError(f"{path}: {error.message}") from None
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError) as error:
-        # NotImplementedError: zipfile's word for a compression method or version it does not know.
+    except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError, ValueError) as error:
+        # NotImplementedError: zipfile's word for a version it does not know; ValueError: for names that are no text.
         raise ArtifactError(f"{path} is not an artifact, or truncated: {error}") from None
 
 
@@ -185,10 +186,18 @@ def _write_member(
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    return archive.read(_stored(archive, name))
+
+
+def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """The entry of a member, which is as this module writes it: neither compressed nor encrypted."""
     try:
-        return archive.read(name)
+        info = archive.getinfo(name)
     except KeyError:
         raise ArtifactError(f"the artifact has no {name}; it is incomplete") from None
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+        raise ArtifactError(f"{name} is corrupt (compressed or encrypted)")
+    return info
 
 
 def _checked(archive: zipfile.ZipFile, name: str, found: AnyManifest) -> bytes:
@@ -201,13 +210,9 @@ def _checked(archive: zipfile.ZipFile, name: str, found: AnyManifest) -> bytes:
 
 def _check_constants(archive: zipfile.ZipFile, file: IO[bytes], found: AnyManifest) -> int:
     """Verify ``constants.bin`` and return the offset of its data in the file."""
-    try:
-        info = archive.getinfo(CONSTANTS)
-    except KeyError:
-        raise ArtifactError(f"the artifact has no {CONSTANTS}; it is incomplete") from None
-    member = found.members[CONSTANTS]
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != member.size:
-        raise ArtifactError(f"{CONSTANTS} is corrupt (size or compression)")
+    info, member = _stored(archive, CONSTANTS), found.members[CONSTANTS]
+    if info.file_size != member.size:
+        raise ArtifactError(f"{CONSTANTS} is corrupt (its size is not the manifest's)")
     file.seek(info.header_offset)
     header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     offset = info.header_offset + _LOCAL_HEADER.size + header[9] + header[10]

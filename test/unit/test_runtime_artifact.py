@@ -178,9 +178,25 @@ def test_missing_members(saved: Path, member: str) -> None:
         load(saved)
 
 
-def test_compressed_constants_are_refused(saved: Path) -> None:
+def test_compressed_members_are_refused(saved: Path) -> None:
     rewrite(saved, compress=True)
-    with pytest.raises(ArtifactError, match=r"constants\.bin is corrupt \(size or compression\)"):
+    with pytest.raises(ArtifactError, match=r"manifest\.json is corrupt \(compressed or encrypted"):
+        load(saved)
+
+
+@pytest.mark.parametrize("member", ["manifest.json", "object0.o", "constants.bin"])
+@pytest.mark.parametrize(("offset", "bit"), [(8, 1), (10, 8), (10, 12), (10, 14), (46, 0x80)])
+def test_a_flipped_bit_in_the_directory_is_refused(
+    saved: Path, member: str, offset: int, bit: int
+) -> None:
+    """Encrypted; deflate, bzip2, LZMA, which may not even be there; a name that is no text."""
+    data = bytearray(saved.read_bytes())
+    entry = data.rindex(b"PK\1\2", 0, data.rindex(member.encode()))
+    data[entry + offset] ^= bit
+    if offset == 46:
+        data[entry + 9] ^= 8  # names are UTF-8
+    saved.write_bytes(data)
+    with pytest.raises(ArtifactError):
         load(saved)
 
 
