@@ -16,9 +16,9 @@ def replacing(path: Path, *, durable: bool = True) -> Generator[IO[bytes], None,
     """A temporary file beside ``path``, readable by its owner only, that takes its place when the block ends.
 
     After an error ``path`` is what it was and the temporary file is gone. The temporary file's name starts with
-    ``path``'s. ``durable`` waits until the content is on the disk. Raises ``OSError``.
+    ``path``'s and a dot. ``durable`` waits until the content is on the disk. Raises ``OSError``.
     """
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
         try:
             yield file
             file.flush()

@@ -29,8 +29,8 @@ from gristmill.errors import CacheError, GristmillError
 from gristmill.runtime import knobs
 
 _ENTRY = re.compile(r"[0-9a-f]{64}\.[a-z]+")
-#: What a writer that was killed leaves behind: an entry's name and a random ending.
-_LEFTOVER = re.compile(r"[0-9a-f]{64}\.[a-z]+\w{8}")
+#: What a writer that was killed leaves behind: an entry's name, a dot and a random ending.
+_LEFTOVER = re.compile(r"[0-9a-f]{64}\.[a-z]+\.\w{8}")
 #: Seconds after which nobody can still be writing a temporary file.
 _LEFTOVER_SECONDS = 3600.0
 

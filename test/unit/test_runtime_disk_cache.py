@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -137,13 +138,23 @@ def test_other_files_are_left_alone(cache: DiskCache) -> None:
     assert len(list(cache.folder.iterdir())) == 4
 
 
+def test_what_is_being_written_is_no_entry(
+    cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(["letters"]))
+    with replacing(cache.folder / A, durable=False):
+        assert len(list(cache.folder.iterdir())) == 1
+        assert names(cache) == []
+        assert cache.clear() == cache.prune(1) == []
+
+
 def test_what_a_killed_writer_left_goes_after_an_hour(cache: DiskCache) -> None:
-    for name, seconds in ((A + "k3_9x0ab", 4000.0), (B + "k3_9x0ab", 10.0)):
+    for name, seconds in ((A + ".k3_9x0ab", 4000.0), (B + ".k3_9x0ab", 10.0)):
         (cache.folder / name).write_text("half")
         age(cache, name, seconds)
     assert names(cache) == []
     cache.store(C, content(10))
-    assert sorted(p.name for p in cache.folder.iterdir()) == [B + "k3_9x0ab", C]
+    assert sorted(p.name for p in cache.folder.iterdir()) == [B + ".k3_9x0ab", C]
 
 
 def test_a_writer_that_fails_leaves_nothing(cache: DiskCache) -> None:
