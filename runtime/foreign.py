@@ -22,6 +22,9 @@ from gristmill.runtime.memory.host import data_address
 DLPACK_HOST = (1, 3)
 #: Device types whose memory a CUDA device reaches: CUDA, pinned by CUDA, managed.
 DLPACK_CUDA = (2, 3, 13)
+#: Those whose memory streams write, and CUDA's default stream, on which exporters put what is to come first.
+_DLPACK_STREAMED = (2, 13)
+_DEFAULT_STREAM = 1
 
 
 class ForeignMemory(NamedTuple):
@@ -148,14 +151,15 @@ _set_name.restype, _set_name.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.
 _NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
 
 
-def dlpack_memory(exporter: object, stream: int | None = None) -> ForeignMemory:
+def dlpack_memory(exporter: object) -> ForeignMemory:
     """The memory of a DLPack exporter or capsule; the capsule is consumed.
 
-    ``stream``: handle of the CUDA stream on which the consumer will use it; the producer makes it wait.
-    Unversioned capsules do not say whether their memory may be written: it counts as writable.
+    CUDA memory may be used after the work of the driver's default stream: exporters are told that one, and it is
+    what they take when told none, as that of a capsule was. Unversioned capsules do not say whether their memory
+    may be written: it counts as writable.
     Raises ``InputError`` for capsules that were used already and for tensors that are not contiguous.
     """
-    capsule = _capsule_of(exporter, stream)
+    capsule = _capsule_of(exporter)
     if type(capsule).__name__ != "PyCapsule":
         raise InputError(f"{type(exporter).__name__} does not export DLPack")
     name = next((name for name in _NAMES if _is_valid(capsule, name)), None)
@@ -191,14 +195,16 @@ def dlpack_memory(exporter: object, stream: int | None = None) -> ForeignMemory:
         exporter,
         release,
         (tensor.device_type, tensor.device_id),
+        _DEFAULT_STREAM if tensor.device_type in _DLPACK_STREAMED else None,
     )
 
 
-def _capsule_of(exporter: object, stream: int | None) -> object:
+def _capsule_of(exporter: object) -> object:
     if not isinstance(exporter, SupportsDLPack):
         return exporter
     export: Any = exporter.__dlpack__
-    options: dict[str, Any] = {} if stream is None else {"stream": stream}
+    streamed = exporter.__dlpack_device__()[0] in _DLPACK_STREAMED
+    options: dict[str, Any] = {"stream": _DEFAULT_STREAM} if streamed else {}
     try:
         return export(max_version=(1, 0), **options)
     except TypeError:  # an exporter older than DLPack 1.0
@@ -222,16 +228,16 @@ def cuda_array_memory(exporter: object) -> ForeignMemory:
     try:
         shape = [int(extent) for extent in interface["shape"]]
         dtype = np.dtype(str(interface["typestr"]))
-        address, readonly = interface["data"]
-    except (KeyError, TypeError, ValueError) as error:
+        address, readonly = int(interface["data"][0]), bool(interface["data"][1])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"malformed __cuda_array_interface__: {error!r}") from None
     strides = interface.get("strides")
     if strides is not None:
         _require_dense(shape, list(strides), dtype.itemsize, "CUDA array")
     return ForeignMemory(
-        int(address),
+        address,
         math.prod(shape) * dtype.itemsize,
-        bool(readonly),
+        readonly,
         dtype.alignment,
         exporter,
         None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 
@@ -41,7 +42,10 @@ class _Range:
 
 
 class HostRanges:
-    """The memory that one device registered for aliases. Thread-safe; calls the device without a lock."""
+    """The memory that one device registered for aliases. Thread-safe; calls the device without a lock.
+
+    A range that is being registered or unregistered is neither there nor gone: who asks for it waits.
+    """
 
     def __init__(self, device: Reaches) -> None:
         self._device = device
@@ -49,11 +53,11 @@ class HostRanges:
         #: Counts registrations: what is found reachable while one begins may be so because of it.
         self._begun = 0
         # Re-entrant: the garbage collector may release an alias while this thread is in here.
-        self._lock = threading.RLock()
+        self._changed = threading.Condition(threading.RLock())
 
     def reaches(self, address: int, nbytes: int) -> bool:
         """Whether the device reaches this memory now, so that an alias needs no registration."""
-        with self._lock:
+        with self._changed:
             if self._holding(address, nbytes) is not None:
                 return True
             if self._overlaps(address, nbytes):
@@ -65,27 +69,34 @@ class HostRanges:
 
         Raises what registering raises.
         """
-        with self._lock:
-            found = self._holding(address, nbytes)
-            if found is not None:
-                found.users += 1
-                there = found.device_address + (address - found.start)
-                return there, lambda: self._leave(found)
-            free, begun = not self._overlaps(address, nbytes), self._begun
-        known = self._device.find_host(address, nbytes) if free else None
-        with self._lock:
-            if known is not None and begun == self._begun:
-                return known, _nothing
-            made = _Range(address, address + nbytes)
-            self._ranges.append(made)
-            self._begun += 1
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_changing(address, nbytes))
+                found = self._holding(address, nbytes)
+                if found is not None:
+                    found.users += 1
+                    there = found.device_address + (address - found.start)
+                    return there, partial(self._leave, found)
+                free, begun = not self._overlaps(address, nbytes), self._begun
+            known = self._device.find_host(address, nbytes) if free else None
+            with self._changed:
+                if begun != self._begun:
+                    continue
+                if known is not None:
+                    return known, _nothing
+                made = _Range(address, address + nbytes)
+                self._ranges.append(made)
+                self._begun += 1
+                break
         try:
-            made.device_address = self._device.register_host(address, nbytes)
+            there = self._device.register_host(address, nbytes)
         except BaseException:
             self._forget(made)
             raise
-        made.users = 1
-        return made.device_address, lambda: self._leave(made)
+        with self._changed:
+            made.device_address, made.users = there, 1
+            self._changed.notify_all()
+        return there, partial(self._leave, made)
 
     def _holding(self, address: int, nbytes: int) -> _Range | None:
         for known in tuple(self._ranges):
@@ -96,8 +107,14 @@ class HostRanges:
     def _overlaps(self, address: int, nbytes: int) -> bool:
         return any(r.start < address + nbytes and address < r.end for r in tuple(self._ranges))
 
+    def _is_changing(self, address: int, nbytes: int) -> bool:
+        return any(
+            not r.users and r.start < address + nbytes and address < r.end
+            for r in tuple(self._ranges)
+        )
+
     def _leave(self, found: _Range) -> None:
-        with self._lock:
+        with self._changed:
             found.users -= 1
             if found.users:
                 return
@@ -107,8 +124,9 @@ class HostRanges:
             self._forget(found)
 
     def _forget(self, gone: _Range) -> None:
-        with self._lock:
+        with self._changed:
             self._ranges.remove(gone)
+            self._changed.notify_all()
 
 
 def _nothing() -> None:

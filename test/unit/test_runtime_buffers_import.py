@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import threading
 import weakref
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from device_support import LIMIT, make_device
+from device_support import LIMIT, make_device, software_driver
 
 from gristmill.errors import InputError
 from gristmill.runtime import foreign
@@ -147,6 +149,32 @@ def test_dlpack(device, versioned):
     assert array[0, 0] == 9
 
 
+def test_many_threads_use_one_array_in_place(device):
+    """Registered by the first of them, unregistered by the last, again and again."""
+    array = np.zeros(1 << 14, np.uint8)
+    array.setflags(write=False)
+    errors = []
+
+    def work():
+        try:
+            for _ in range(200):
+                RawBuffer.from_host(device, array, alias=Alias.READONLY).close()
+        except InputError as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 def test_dlpack_says_what_is_readonly(device):
     array = frozen(np.arange(6, dtype=np.float32))
     with RawBuffer.from_dlpack(device, Exporter(array), alias=Alias.READONLY) as made:
@@ -240,22 +268,65 @@ def test_a_cuda_array_of_the_device(device):
             assert contents(made) == np.float32([7, 1, 2, 3, 4, 5]).tobytes()
 
 
+@contextmanager
+def being_written(device, buffer, stream):
+    """Another library writes 1, 2, … 40 to every byte of ``buffer``, in the order of a driver's stream."""
+    driver = software_driver()
+    driver.delay(5000)
+    try:
+        with device.activate():
+            for value in range(1, 41):
+                device.driver.fill(buffer.address, value, 1, buffer.nbytes, stream)
+        yield
+    finally:
+        driver.delay(0)
+
+
 def test_a_cuda_array_is_used_after_the_work_of_its_stream():
-    gate = threading.Event()
     with (
         make_device("cuda") as device,
         device.create_stream() as stream,
         RawBuffer.from_host(device, bytes(4)) as origin,
+        being_written(device, origin, stream.handle),
     ):
-        stream.enqueue(lambda: gate.wait(LIMIT))
-        origin.copy_from_host(b"done", stream=stream)
-        threading.Timer(0.05, gate.set).start()
-        stream.synchronize(LIMIT)
         where = {"data": (origin.address, True), "stream": stream.handle}
-        with RawBuffer.from_cuda_array(
-            device, CudaArray(shape=(4,), typestr="|u1", **where)
-        ) as made:
-            assert contents(made) == b"done"
+        array = CudaArray(shape=(4,), typestr="|u1", **where)
+        with RawBuffer.from_cuda_array(device, array) as made:
+            assert contents(made) == bytes([40] * 4)
+
+
+class CudaTensor:
+    """An exporter of CUDA memory that is written on the driver's default stream."""
+
+    def __init__(self, buffer):
+        self.array = np.zeros(buffer.nbytes, np.uint8)
+        self.address = buffer.address
+        self.streams = []
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        capsule = self.array.__dlpack__()
+        pointer = foreign._get_pointer(capsule, b"dltensor")
+        tensor = foreign._Managed.from_address(pointer).tensor
+        tensor.device_type, tensor.device_id, tensor.data = 2, 0, self.address
+        return capsule
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_dlpack_tensor_is_used_after_the_work_of_the_default_stream(exported):
+    with (
+        make_device("cuda") as device,
+        RawBuffer.from_host(device, bytes(4)) as origin,
+        being_written(device, origin, 0),
+    ):
+        tensor = CudaTensor(origin)
+        given = tensor.__dlpack__() if exported else tensor
+        with RawBuffer.from_dlpack(device, given) as made:
+            assert contents(made) == bytes([40] * 4)
+        assert tensor.streams == ([None] if exported else [1])
 
 
 def test_a_device_without_a_driver_waits_for_no_stream():
@@ -268,6 +339,7 @@ def test_a_device_without_a_driver_waits_for_no_stream():
     [
         ({}, "malformed"),
         ({"shape": (2,), "typestr": "nonsense", "data": (1, False)}, "malformed"),
+        ({"shape": (2,), "typestr": "<f4", "data": (None, False)}, "malformed"),
         ({"shape": (2,), "typestr": "<f4", "data": (64, False), "mask": object()}, "masked"),
         ({"shape": (2, 2), "typestr": "<f4", "data": (64, False), "strides": (4, 8)}, "contiguous"),
     ],
