@@ -129,4 +129,9 @@ class PredicateReader:
         except BaseException:
             slot.close()
             raise
+
+        def keep(_: Event, slot: SlotHandle = slot) -> None:
+            """The copy has the slot until it has ended, also when nobody has what this returns."""
+
+        event.add_callback(keep)
         return PendingScalar(slot, event)

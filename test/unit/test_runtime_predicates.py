@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -100,6 +101,26 @@ def test_a_slot_stays_taken_until_its_copy_has_ended(device):
         assert reader.pool.statistics().in_use == 2
         gate.complete()
         assert settled(reader.pool)
+
+
+def test_a_slot_that_nobody_waits_for_is_not_given_to_another(device):
+    reader = PredicateReader(device)
+    gate = Event("gate")
+    with RawBuffer.from_host(device, np.int32([7])) as seven:
+        reader.start(seven, 0, "s32", after=(gate,))  # and dropped
+        gc.collect()
+        with reader.pool.acquire("s32") as other:
+            other.value = 42
+
+            def end():
+                gate.complete()
+                assert settled(reader.pool, slots=1)
+                device.synchronize(LIMIT)
+
+            with pytest.warns(ResourceWarning, match="s32 slot handle was dropped"):
+                end()
+            assert other.value == 42
+    assert settled(reader.pool)
 
 
 def test_misuse_takes_no_slot(device):
