@@ -338,12 +338,15 @@ class HostAllocatorBase(ABC):
             limit = self.limit
             if self._live_bytes + capacity > limit:
                 raise self._exhausted(nbytes, f"they take {capacity}, which is over the limit")
-            if self._live_bytes + self._cached() + capacity > limit:
-                self.trim()
+            tight = self._live_bytes + self._cached() + capacity > limit
             self._live_bytes += capacity
             self._live_count += 1
             self._peak = max(self._peak, self._live_bytes)
             self._live[device] = self._live.get(device, 0) + capacity
+        if tight:
+            # Not with the lock, which the end of an allocation takes wherever the garbage collector runs: perhaps
+            # in a thread that is in the device.
+            self.trim()
 
     def _discount(self, device: int | None, capacity: int) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import mmap
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,6 +23,7 @@ from gristmill.runtime.memory import allocator as module
 from gristmill.runtime.memory import numa
 from gristmill.runtime.memory.allocator import (
     BasicHostMemoryAllocator,
+    HostAllocation,
     HostAllocatorBase,
     HostMemoryAllocator,
 )
@@ -386,6 +388,32 @@ def test_the_cache_gives_way_to_the_limit(driver: Driver) -> None:
     allocator.allocate(8 * PAGE).close()
     with allocator.allocate(4 * PAGE):
         assert allocator.statistics().cached_bytes == 0
+
+
+def test_an_allocation_may_end_in_a_thread_that_is_in_the_device() -> None:
+    """As the garbage collector does it; another thread gives way to the limit at that moment."""
+    in_device, over = threading.Event(), threading.Event()
+    held: list[HostAllocation] = []
+
+    def map_range(device: int | None, address: int, nbytes: int) -> None:
+        if threading.current_thread() is registering:
+            in_device.set()
+            time.sleep(0.1)  # the other thread wants the device now
+            held.pop().close()
+            over.set()
+
+    allocator = HostMemoryAllocator(
+        limit=20 * PAGE, map_range=map_range, unmap_range=lambda device, address: None
+    )
+    registering = threading.Thread(target=lambda: allocator.allocate(PAGE).close(), daemon=True)
+    held.append(allocator.allocate(2 * PAGE))
+    allocator.allocate(12 * PAGE).close()
+    registering.start()
+    assert in_device.wait(5)
+    trimming = threading.Thread(target=lambda: allocator.allocate(10 * PAGE), daemon=True)
+    trimming.start()
+    assert over.wait(5), "both threads wait for each other"
+    trimming.join(5)
 
 
 def test_closing_with_live_memory_unregisters_it_in_the_end(driver: Driver) -> None:
