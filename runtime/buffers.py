@@ -484,13 +484,23 @@ class RawBuffer:
 
     def close(self) -> None:
         """Let go of the memory; idempotent. It is given back when views and running copies end too."""
+        if self._end():
+            self._allocation.drop()
+
+    def let_go(self) -> None:
+        """As :meth:`close`, where nobody is to be stopped by a failing release: that is a ``ResourceWarning``."""
+        if self._end():
+            self._allocation.let_go()
+
+    def _end(self) -> bool:
+        """Note that it is closed; False when it was already."""
         with self._lock:
             if self._closed:
-                return
+                return False
             self._closed = True
         for tool in observer.active:
             tool.closed(self)
-        self._allocation.drop()
+        return True
 
     def _check_open(self, action: str) -> None:
         if self._closed:

@@ -73,7 +73,7 @@ class Call:
             self._end_after()
             self.finished.block(None)
             for buffer in self._fresh.values():
-                buffer.close()
+                buffer.let_go()
             raise self._error from None
         self._end_after()
 
@@ -158,10 +158,10 @@ class Call:
         failed = [event.error for event in self._ends if event.error is not None]
         error = self._error or (root_cause(failed[0]) if failed else None)
         for view in self._views:
-            view.close()
+            view.let_go()
         if self._targets is not None:
             for buffer in self._fresh.values():
-                buffer.close()
+                buffer.let_go()
         self._frame.recover()
         self._leave(self._frame)
         if error is None:

@@ -97,7 +97,10 @@ class ManagerState:
         return self.options.gaps == "allow" or self.options.overlaps == "allow"
 
     def claim(self, target: BufferState, offset: int, nbytes: int, last: bool) -> None:
-        """Take the place of a transfer; raises, and takes nothing, when it breaks a rule."""
+        """Take the place of a transfer; raises, and takes nothing, when it breaks a rule.
+
+        It holds the buffer's memory from then on, as the manager may be closed before it ends.
+        """
         label = f"{self.options.label}: buffer {target.index}"
         with self.lock:
             if self.closed:
@@ -105,30 +108,34 @@ class ManagerState:
             check_range(label, offset, nbytes, target.nbytes)
             if target.error is not None:
                 raise TransferError(f"{label} has failed before: {target.error}") from target.error
-            if target.nbytes == 0:
-                return
-            if self._is_full(target):
-                raise TransferError(f"{label} was given completely already")
-            stop = offset + nbytes
-            taken = target.claimed.overlaps(offset, stop)
-            if taken and self.options.overlaps == "reject":
+            if target.nbytes:
+                self._check_bytes(label, target, offset, offset + nbytes, last)
+            target.allocation.hold()
+            if target.nbytes:
+                target.claimed.add(offset, offset + nbytes)
+                target.last_given = last
+                target.in_flight += 1
+                self.running += 1
+
+    def _check_bytes(
+        self, label: str, target: BufferState, offset: int, stop: int, last: bool
+    ) -> None:
+        if self._is_full(target):
+            raise TransferError(f"{label} was given completely already")
+        taken = target.claimed.overlaps(offset, stop)
+        if taken and self.options.overlaps == "reject":
+            raise TransferError(
+                f"{label}: bytes {taken[0]}..{taken[1]} were given already; give each byte once, or "
+                "set overlaps='allow'"
+            )
+        if last and self.options.gaps == "reject":
+            missing = target.claimed.gaps(0, offset) + target.claimed.gaps(stop, target.nbytes)
+            if missing:
+                text = ", ".join(f"{low}..{high}" for low, high in missing[:5])
                 raise TransferError(
-                    f"{label}: bytes {taken[0]}..{taken[1]} were given already; give each byte once, or "
-                    "set overlaps='allow'"
+                    f"{label}: the last transfer leaves bytes {text} unwritten; give them first, or "
+                    "set gaps='allow'"
                 )
-            if last and self.options.gaps == "reject":
-                before = target.claimed.gaps(0, min(offset, target.nbytes))
-                missing = before + target.claimed.gaps(stop, target.nbytes)
-                if missing:
-                    text = ", ".join(f"{low}..{high}" for low, high in missing[:5])
-                    raise TransferError(
-                        f"{label}: the last transfer leaves bytes {text} unwritten; give them first, or "
-                        "set gaps='allow'"
-                    )
-            target.claimed.add(offset, stop)
-            target.last_given = last
-            target.in_flight += 1
-            self.running += 1
 
     def transferred(
         self, target: BufferState, event: Event, on_done: OnDone | None, error: BaseException | None

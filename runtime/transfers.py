@@ -267,10 +267,9 @@ class AsyncHostToDeviceTransferManager:
         event = Event(f"transfer of {source.nbytes} B to buffer {index} of {state.options.label}")
         for tool in observer.active:
             tool.joined(event, ())
-        target.allocation.hold()  # by the transfer: the manager may be closed before it ends
 
         def finished(error: BaseException | None) -> None:
-            target.allocation.drop()
+            target.allocation.let_go()
             state.transferred(target, event, on_done, error)
 
         transfer = Transfer(

@@ -202,7 +202,6 @@ class Uploader:
         # Re-entrant: the garbage collector may abandon a manager while this thread is in here.
         self._lock = threading.RLock()
         self._drained = threading.Condition(self._lock)
-        self._here = threading.local()
         for tool in observer.active:
             tool.opened(self)
 
@@ -267,8 +266,11 @@ class Uploader:
 
     @property
     def completing(self) -> bool:
-        """Whether the calling thread is inside a completion callback of this uploader."""
-        return getattr(self._here, "depth", 0) > 0
+        """Whether the calling thread is inside a completion callback of an uploader of this device.
+
+        It may be the thread that this one's pieces need, whosever callback it is in.
+        """
+        return self.device in _here.devices
 
     def statistics(self) -> UploadStatistics:
         """The counts so far."""
@@ -276,15 +278,18 @@ class Uploader:
             return self._statistics
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads and give the ring back; idempotent. ``wait``: until the threads have ended."""
+        """End the threads and give the ring back; idempotent. ``wait``: until the threads have ended.
+
+        What is queued is sent all the same; the ring goes after the last of it.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            ring, self._ring = self._ring, None
         for tool in observer.active:
             tool.closed(self)
         self._workers.close(wait=wait)
+        ring = self._unused_ring()
         if ring is not None:
             ring.drop()
 
@@ -497,8 +502,19 @@ class Uploader:
                 self._statistics = replace(
                     now, pieces=now.pieces + 1, nbytes=now.nbytes + piece.nbytes
                 )
+        ring = self._unused_ring()
+        if ring is not None:
+            ring.let_go()
         self._end(piece, error)
         self._pump()
+
+    def _unused_ring(self) -> DeviceAllocation | None:
+        """The ring, for the caller to drop, when this was closed and no piece needs it any more."""
+        with self._lock:
+            if not self._closed or self._queue or self._in_flight:
+                return None
+            ring, self._ring = self._ring, None
+            return ring
 
     def _free(self, piece: _Piece, slot: int) -> None:
         self._slots.append(slot)
@@ -514,12 +530,14 @@ class Uploader:
                 transfer.error = error
             transfer.left -= 1
             last = transfer.left == 0
-        self._here.depth = getattr(self._here, "depth", 0) + 1
-        if error is None:
-            _guarded(partial(transfer.arrived, piece.nbytes))
-        if last:
-            _guarded(partial(self._finish, transfer))
-        self._here.depth -= 1
+        _here.devices.append(self.device)
+        try:
+            if error is None:
+                _guarded(partial(transfer.arrived, piece.nbytes))
+            if last:
+                _guarded(partial(self._finish, transfer))
+        finally:
+            _here.devices.pop()
 
     def _finish(self, transfer: Transfer) -> None:
         self.withdraw(transfer.source)
@@ -545,6 +563,16 @@ class Uploader:
         """Let :meth:`wait_idle` ask again."""
         with self._drained:
             self._drained.notify_all()
+
+
+class _Here(threading.local):
+    """The devices of the uploaders in whose completion callbacks the current thread is."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+
+
+_here = _Here()
 
 
 def _guarded(report: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gristmill.errors import ClosedError, DeviceError, InputError
+from gristmill.errors import ClosedError, GristmillError, InputError
 from gristmill.runtime import observer
 from gristmill.runtime.events import Event
 
@@ -132,7 +132,7 @@ class DeviceAllocation:
         """Remove a holder; a failing release is a ``ResourceWarning``."""
         try:
             self.drop()
-        except DeviceError as error:
+        except GristmillError as error:
             warnings.warn(f"releasing {self!r} failed: {error}", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

@@ -221,6 +221,29 @@ def test_a_call_of_the_driver_that_fails(function: str, nth: int) -> None:
         assert device.closed
 
 
+def test_a_call_ends_though_its_memory_cannot_be_given_back() -> None:
+    x = random_array(5000)
+    driver = software_driver()
+    driver.reset()
+    got: list[Any] = []
+    with native_kernels(program(INCREMENT)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        device = CudaDevice(0)
+        executable = DeviceExecutable(program(INCREMENT), device)
+        donated = RawBuffer.from_host(device, x)
+        driver.fail("cuMemFreeAsync", 1, 999)  # the call takes it over, and ends it
+        thread = threading.Thread(
+            target=lambda: got.append(executable(donated, donate=True)), daemon=True
+        )
+        thread.start()
+        thread.join(20)
+        assert got, "it hangs"
+        executable.close()
+        device.close()
+    driver.reset()
+    np.testing.assert_array_equal(got[0], x + 1)
+
+
 @pytest.mark.parametrize("nth", [1, 3])
 def test_a_kernel_that_breaks_the_device(nth: int) -> None:
     driver = software_driver()

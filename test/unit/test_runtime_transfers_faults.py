@@ -8,6 +8,7 @@ import itertools
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -240,6 +241,67 @@ def test_a_manager_ends_though_its_memory_cannot_be_given_back(device):
     assert released == [0, 1, 2]
     assert manager.closed
     assert manager.uploader._closed
+
+
+def test_a_transfer_ends_though_its_memory_cannot_be_given_back(faulty):
+    """It holds the memory last: its manager was closed in a callback."""
+
+    def refuse():
+        raise DeviceError("the driver does not let go")
+
+    memory = np.zeros(8, np.uint8)
+    allocation = DeviceAllocation(
+        faulty, MemorySpace.PINNED, memory.ctypes.data, 8, refuse, owner=memory
+    )
+    faulty.gate.clear()
+    with RawBuffer(allocation, 0, 8) as given, RawBuffer.allocate(faulty, 8) as other:
+        manager = create_transfer_manager(faulty, [bytes_shape(8)] * 2, buffers=[other, given])
+    ends = []
+    manager.transfer_raw(0, bytes(8), on_done=lambda error: manager.close())
+    event = manager.transfer_raw(1, bytes(8), on_done=ends.append)
+
+    def end():
+        faulty.gate.set()
+        event.wait(LIMIT)
+        assert manager.uploader.wait_idle(lambda: manager._state.running == 0, LIMIT)
+
+    with pytest.warns(ResourceWarning, match="does not let go"):
+        end()
+    assert ends == [None]
+    assert allocation.closed
+
+
+def test_a_callback_may_close_another_manager(faulty):
+    """One with an uploader of its own, whose pieces need the thread that the callback is on."""
+    managers = [create_transfer_manager(faulty, [bytes_shape(8)]) for _ in range(2)]
+    closed = threading.Event()
+
+    def close_other(error):
+        managers[1].close()
+        closed.set()
+
+    faulty.gate.clear()
+    managers[0].transfer_raw(0, bytes(8), on_done=close_other)
+    managers[1].transfer_raw(0, bytes(8))
+    time.sleep(0.05)  # both are on the device's stream
+    faulty.gate.set()
+    assert closed.wait(5)
+    managers[0].close(LIMIT)
+
+
+def test_an_uploader_closed_too_early_sends_what_is_queued_and_keeps_no_ring(faulty):
+    uploader = Uploader(faulty, SMALL)
+    data = random_bytes(1000)
+    with create_transfer_manager(faulty, [bytes_shape(1000)], uploader=uploader) as manager:
+        faulty.gate.clear()
+        manager.transfer_raw(0, data)
+        closing = threading.Thread(target=uploader.close)
+        closing.start()
+        time.sleep(0.05)
+        faulty.gate.set()
+        closing.join(LIMIT)
+        assert contents(manager) == data.tobytes()
+    assert uploader._ring is None
 
 
 def test_closing_has_a_deadline(faulty):
