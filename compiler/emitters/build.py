@@ -199,9 +199,18 @@ def for_loop(
     body: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
     carried: Sequence[ir.Value] = (),
     step: int = 1,
+    *,
+    rolled: bool = False,
 ) -> list[ir.Value]:
-    """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values."""
+    """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values.
+
+    LLVM unrolls short loops before its vectoriser sees them, unless told to leave them ``rolled``.
+    """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
+    if rolled:
+        loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(
+            "#llvm.loop_annotation<unroll = <disable = true>>"
+        )
     with ir.InsertionPoint(loop.body):
         results = body(loop.induction_variable, list(loop.inner_iter_args))
         scf.YieldOp(list(results))

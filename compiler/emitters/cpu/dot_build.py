@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mlir import ir
-from mlir.dialects import arith, func, memref, scf, vector
+from mlir.dialects import arith, func, memref, vector
 
 from gristmill.compiler.emitters.build import (
     Index,
     add,
     bytes_type,
     constant,
+    for_loop,
     index_value,
     memref_type,
     mul,
@@ -408,20 +409,16 @@ class Sink:
         position = self.position(batch, m, n)
         step = self.kernel.problem.m if self.kernel.problem.swapped else 1
 
-        loop = scf.ForOp(index_value(0), index_value(width), index_value(1))
-        # Short loops are unrolled before the vectoriser sees them, unless told otherwise.
-        loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(
-            "#llvm.loop_annotation<unroll = <disable = true>>"
-        )
-        with ir.InsertionPoint(loop.body):
-            lane = loop.induction_variable
+        def one(lane: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             if aligned and inner is not None:
                 index = [*first]
                 index[inner] = add(index[inner], lane)
             else:
                 index = self.kernel.problem.output_index(batch, m, add(n, lane))
             self._put(total(lane), index, add(position, mul(lane, step)))
-            scf.YieldOp([])
+            return []
+
+        for_loop(0, width, one, rolled=True)
 
     def _put(self, total: ir.Value, index: list[Index], position: Index) -> None:
         problem = self.kernel.problem

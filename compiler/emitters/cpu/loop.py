@@ -57,7 +57,7 @@ class LoopEmitter:
         body: Callable[[PhaseFrame], None]
         if not size:
             body = _nothing
-        elif is_elementwise(graph):
+        elif is_elementwise(graph.results):
             self._plan_stages(STRETCH, streaming.streams)
             tasks, body = -(-size // CHUNK), partial(self._linear, size=size)
         elif is_wide(shape):
@@ -79,10 +79,7 @@ class LoopEmitter:
 
     def _linear(self, phase: PhaseFrame, size: int) -> None:
         """One loop over ``[begin * CHUNK, min(end * CHUNK, size))``; every buffer is read at the linear index."""
-        graph = self.source.graph
-        flat = [build.flatten(x) for x in phase.arguments]
-        for parameter, buffer in zip(graph.parameters, flat, strict=True):
-            phase.elemental.bind(parameter, linear_source(buffer, parameter))
+        bind_linear(phase, self.source.graph)
         low = build.mul(phase.begin, CHUNK)
         high = build.minimum(build.mul(phase.end, CHUNK), size)
         if not self._stages:
@@ -223,12 +220,12 @@ def is_wide(shape: Sequence[int]) -> bool:
     return bool(shape) and math.prod(shape[:-1]) < 16 and shape[-1] >= 4 * CHUNK
 
 
-def is_elementwise(graph: Graph) -> bool:
-    """Whether every value has the results' shape or is a scalar (broadcasts of scalars allowed)."""
-    shape = graph.results[0].shape
-    if not shape or 0 in shape or any(r.shape != shape for r in graph.results):
+def is_elementwise(roots: Sequence[Node]) -> bool:
+    """Whether all that ``roots`` depend on has their shape or is a scalar (broadcasts of scalars allowed)."""
+    shape = roots[0].shape
+    if not shape or 0 in shape or any(r.shape != shape for r in roots):
         return False
-    for node in reachable(graph.results):
+    for node in reachable(roots):
         if node.kind == "parameter" or node.kind == "constant":
             if node.shape != shape and node.type.rank != 0 and not _is_splat(node):
                 return False
@@ -256,6 +253,12 @@ def _operation(node: Node) -> ir.Operation:
 def _is_splat(node: Node) -> bool:
     data = node.constant
     return data is not None and is_uniform(data)
+
+
+def bind_linear(phase: PhaseFrame, graph: Graph) -> None:
+    """Let an elementwise graph be evaluated at linear positions."""
+    for parameter, buffer in zip(graph.parameters, phase.arguments, strict=True):
+        phase.elemental.bind(parameter, linear_source(build.flatten(buffer), parameter))
 
 
 def linear_source(buffer: ir.Value, parameter: Node) -> Source:

@@ -42,9 +42,19 @@ def stage(phase: PhaseFrame, offset: int, length: int, array: ArrayType) -> ir.V
 
 
 def copy_out(
-    staged: ir.Value, result: ir.Value, start: Index, count: Index, array: ArrayType, target: Target
+    staged: ir.Value,
+    result: ir.Value,
+    start: Index,
+    count: Index,
+    array: ArrayType,
+    target: Target,
+    *,
+    first: Index = 0,
 ) -> None:
-    """Store ``count`` elements of a stage to ``result``, from linear position ``start`` on, a multiple of a vector."""
+    """Store ``count`` elements of a stage, from ``first`` on, to ``result``.
+
+    There they begin at linear position ``start``, a multiple of a vector.
+    """
     flat, element = build.flatten(result), array.element
     lanes = target.vector_bytes // element.nbytes
     kind = ir.VectorType.get([lanes], build.storage_type(element))
@@ -53,13 +63,13 @@ def copy_out(
     whole = build.mul(build.div(count, lanes), lanes)
 
     def past_caches(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        value = vector.LoadOp(kind, staged, [at]).result
+        value = vector.LoadOp(kind, staged, [build.index_value(build.add(first, at))]).result
         where = [build.index_value(build.add(start, at))]
         vector.StoreOp(value, flat, where, nontemporal=True, alignment=target.vector_bytes)
         return []
 
     def ordinary(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        value = memref.LoadOp(staged, [at]).result
+        value = memref.LoadOp(staged, [build.index_value(build.add(first, at))]).result
         memref.StoreOp(value, flat, [build.index_value(build.add(start, at))])
         return []
 

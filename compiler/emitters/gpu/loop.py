@@ -44,7 +44,7 @@ class LoopEmitter:
         shape = graph.results[0].shape
         size = math.prod(shape)
         width = self._width(shape)
-        body = self._linear if is_elementwise(graph) else self._general
+        body = self._linear if is_elementwise(graph.results) else self._general
         launch_items(
             frame, size // width, lambda launch, item: body(launch, build.mul(item, width), width)
         )
@@ -56,7 +56,7 @@ class LoopEmitter:
         if loop_cost(graph) >= DEAR:
             return 1
         width = min(BUFFER_ALIGNMENT // max(1, r.type.element.nbytes) for r in graph.results)
-        last = math.prod(shape) if is_elementwise(graph) else (shape[-1] if shape else 1)
+        last = math.prod(shape) if is_elementwise(graph.results) else (shape[-1] if shape else 1)
         while width > 1 and last % width:
             width //= 2
         enough = self.target.max_threads
