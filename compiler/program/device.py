@@ -41,7 +41,7 @@ def build_device_program(
     """
     assert isinstance(rt.target, GpuTarget), "a device program is for a GPU"
     aliases = {i: s.alias for i, s in enumerate(rt.inputs) if s.alias is not None}
-    builder = _Builder()
+    builder = _Builder(rt.target)
     steps = builder.steps(read_module(rt.module, specs, aliases))
     program = DeviceProgram(
         name=rt.name,
@@ -59,7 +59,8 @@ def build_device_program(
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, target: GpuTarget) -> None:
+        self._target = target
         self.kernels: list[DeviceKernel] = []
         self._numbers: dict[str, int] = {}
 
@@ -92,6 +93,11 @@ class _Builder:
                 raise LoweringError(
                     f"{phase.function}: a grid of {launch.grid} blocks of {launch.block} threads is more than a "
                     "GPU launches"
+                )
+            if launch.shared_bytes > self._target.shared_bytes:
+                raise LoweringError(
+                    f"{phase.function}: a block wants {launch.shared_bytes} bytes of workgroup memory, and "
+                    f"{self._target.cpu} has {self._target.shared_bytes}"
                 )
             self._numbers[phase.function] = len(self.kernels)
             self.kernels.append(

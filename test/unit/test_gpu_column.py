@@ -103,6 +103,37 @@ def test_halves_and_complex() -> None:
     run_in_orders(text, [c], [c.sum(0)], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("count", [4, 40])
+def test_many_sums_fit_the_workgroup_memory(count: int) -> None:
+    """The operand's bytes would be units of 8 columns, whose sums take 8 bytes each."""
+    powers = [f"%p{k} = stablehlo.add %p{k - 1}, %p0 : tensor<500x64xf64>" for k in range(1, count)]
+    names, sides = [f"%p{k}" for k in range(count)], ("a", "b")
+    arguments = ", ".join(f"%{side}{k}: tensor<f64>" for side in sides for k in range(count))
+    sums = [f"%s{k} = stablehlo.add %a{k}, %b{k} : tensor<f64>" for k in range(count)]
+    kinds_of = {
+        shape: ", ".join([f"tensor<{shape}f64>"] * count) for shape in ("500x64x", "64x", "")
+    }
+    text = f"""
+func.func @main(%a: tensor<500x64xi8>, %z: tensor<f64>) -> ({kinds_of["64x"]}) {{
+  %p0 = stablehlo.convert %a : (tensor<500x64xi8>) -> tensor<500x64xf64>
+  {chr(10).join(powers)}
+  %r:{count} = "stablehlo.reduce"({", ".join([*names, *["%z"] * count])}) <{{dimensions = array<i64: 0>}}> ({{
+    ^bb0({arguments}):
+      {chr(10).join(sums)}
+      stablehlo.return {", ".join(f"%s{k}" for k in range(count))} : {kinds_of[""]}
+  }}) : ({kinds_of["500x64x"]}, {kinds_of[""]}) -> ({kinds_of["64x"]})
+  return {", ".join(f"%r#{k}" for k in range(count))} : {kinds_of["64x"]}
+}}
+"""
+    a = np.random.default_rng(9).integers(-9, 9, (500, 64)).astype(np.int8)
+    total = a.astype(np.float64).sum(0)
+    expected = [3 + (k + 1) * total for k in range(count)]
+    program = run_in_orders(text, [a, np.float64(3)], expected)
+    assert kinds(program) == ["column"]
+    used = [p.launch.shared_bytes for s in program.specs.values() for p in s.phases if p.launch]
+    assert max(used) <= program.target.shared_bytes
+
+
 @pytest.mark.parametrize(("r", "c"), [(50, 6), (6000, 4)])
 def test_argmax_takes_the_first_of_equals(r: int, c: int) -> None:
     a = np.random.default_rng(c).integers(0, 9, (r, c)).astype(np.float32)

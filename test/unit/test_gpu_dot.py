@@ -199,10 +199,14 @@ def test_long_sums_are_split_over_blocks() -> None:
         Case(1, 1, 40000),
         Case(2, 1030, 64, "f64", lhs_t=True),
         Case(1, 130, 64, "i8", "i32"),
+        Case(1056, 1, 200, "i8", "i32", lhs_t=True),  # more rows than threads
+        Case(1024, 4, 200, "i8", "i32", lhs_t=True),  # sums that fill the workgroup memory
     ],
 )
 def test_matrix_times_a_few_vectors(case: Case) -> None:
-    run(case)
+    program = run(case)
+    used = [p.launch.shared_bytes for s in program.specs.values() for p in s.phases if p.launch]
+    assert max(used) <= program.target.shared_bytes
 
 
 @pytest.mark.parametrize("case", [Case(1, 1, 1), Case(7, 7, 7), Case(50, 33, 3), Case(5, 4, 0)])

@@ -58,10 +58,17 @@ class ColumnEmitter:
         assert groups is not None, "the fusion pass gives column only to consecutive dimensions"
         self.batch, self.reduced, self.kept = groups
         self.rows = math.prod(self.reduced)
-        self.width = unit_width(source.graph, self.node.operands[0].type.size, self.kept)
+        e = Elemental(source.graph, [], source.functions)
+        self.elements = Accumulation(e, self.node).elements
+        # The threads of a block meet in workgroup memory, which has room for the values of so many columns.
+        room = power_below(
+            max(1, source.target.shared_bytes // sum(x.nbytes for x in self.elements))
+        )
+        width = unit_width(source.graph, self.node.operands[0].type.size, self.kept)
+        self.width = min(width, max(1, room // BLOCK))
         self.units = math.prod(self.kept) // self.width
-        self.across = min(WARP, power_above(self.units))
-        self.down = BLOCK // self.across
+        self.across = min(WARP, room, power_above(self.units))
+        self.down = min(BLOCK, room) // self.across
         self.tiles = -(-self.units // self.across)
         tiles = self.tiles * math.prod(self.batch)
         most = min(
@@ -84,11 +91,10 @@ class ColumnEmitter:
 
     def _layout(self) -> int:
         """Workspace: ``[parts, B, C]`` of each partial value."""
-        e = Elemental(self.source.graph, [], self.source.functions)
         shape = (self.parts, math.prod(self.batch), math.prod(self.kept))
         offset = 0
         self._places: list[tuple[int, ArrayType]] = []
-        for element in Accumulation(e, self.node).elements:
+        for element in self.elements:
             array = ArrayType(shape, element)
             self._places.append((offset, array))
             offset += align_up(array.nbytes)

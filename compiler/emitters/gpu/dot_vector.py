@@ -18,6 +18,7 @@ from gristmill.compiler.emitters.cpu.dot_build import widen
 from gristmill.compiler.emitters.gpu import vectors, warp
 from gristmill.compiler.emitters.gpu.dot_tiles import Cut, Product, put_sums
 from gristmill.compiler.emitters.gpu.frame import WARP, LaunchFrame
+from gristmill.compiler.emitters.gpu.geometry import where
 from gristmill.compiler.target import GpuTarget
 
 #: Warps and threads of a block.
@@ -49,8 +50,11 @@ def plan_rows(product: Product, target: GpuTarget) -> Cut:
 
 
 def plan_columns(product: Product, target: GpuTarget) -> Cut:
-    """The *columns* form's cut."""
-    rows = WARP * product.lhs.width
+    """The *columns* form's cut: rows of a block; all its warps take them, of different ``k``."""
+    width, nbytes = product.lhs.width, _WARPS * WARP * product.n * product.accumulate.nbytes
+    while width * nbytes > target.shared_bytes:
+        width //= 2
+    rows = WARP * width
     blocks = product.batch * -(-product.m // rows)
     splits = 1
     wanted = _FILL * target.multiprocessors
@@ -158,7 +162,7 @@ def _across_block(
 
 def emit_columns(launch: LaunchFrame, product: Product, cut: Cut) -> None:
     """The code of one block."""
-    width = product.lhs.width
+    width = cut.rows // WARP
     down = -(-product.m // cut.rows)
     split, batch, tile = build.delinearize(launch.block_number(), (cut.splits, product.batch, down))
     start = build.mul(tile, cut.rows)
@@ -170,7 +174,7 @@ def emit_columns(launch: LaunchFrame, product: Product, cut: Cut) -> None:
     zero = vectors.zero_like(kind if width == 1 else ir.VectorType.get([width], kind))
 
     def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        raw = product.lhs.read(launch, batch, m, k, inside)
+        raw = product.lhs.read(launch, batch, m, k, inside, width)
         column = widen(raw, product.lhs.element, product.accumulate)
         result: list[ir.Value] = []
         for n, total in enumerate(sums):
@@ -183,16 +187,17 @@ def emit_columns(launch: LaunchFrame, product: Product, cut: Cut) -> None:
     for n, total in enumerate(sums):
         vectors.store(total, memory, [launch.warp(), n, build.mul(launch.lane(), width)])
     launch.barrier()
-    thread = launch.thread()
-    row = build.add(start, thread)
-    mine = build.less(thread, cut.rows)
-    if inside:
-        mine = vectors.both(mine, build.less(row, product.m))
-    with build.if_then(mine):
-        totals: list[ir.Value] = []
-        for n in range(product.n):
-            total = vectors.load(memory, [0, n, thread], 1)
-            for other in range(1, _WARPS):
-                total = vectors.plus(total, vectors.load(memory, [other, n, thread], 1))
-            totals.append(total)
-        put_sums(launch, product, cut, split, totals, batch, row, 0)
+
+    def finish(place: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        row = build.add(start, place)
+        with where(build.less(row, product.m) if inside else None):
+            totals: list[ir.Value] = []
+            for n in range(product.n):
+                total = vectors.load(memory, [0, n, place], 1)
+                for other in range(1, _WARPS):
+                    total = vectors.plus(total, vectors.load(memory, [other, n, place], 1))
+                totals.append(total)
+            put_sums(launch, product, cut, split, totals, batch, row, 0)
+        return []
+
+    build.for_loop(launch.thread(), cut.rows, finish, step=BLOCK)
