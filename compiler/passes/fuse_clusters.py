@@ -107,7 +107,8 @@ class Cluster:
         kind: emitter kind.
         domain: sizes of the domain's dimensions (unit dimensions have none).
         split: number of leading domain dimensions that are rows, once a reduction has joined.
-        index: the symbolic index each member is read at.
+        index: the symbolic index each member joined at.
+        reads: every symbolic index each member is read at.
         roots: the results of the root's op that are read at all.
         outputs: members read outside, besides the roots.
         has_dot: whether a ``dot_general`` is a member.
@@ -118,6 +119,7 @@ class Cluster:
     domain: list[int] = field(default_factory=list[int])
     split: int | None = None
     index: dict[Node, SymbolicIndex] = field(default_factory=dict[Node, SymbolicIndex])
+    reads: dict[Node, set[SymbolicIndex]] = field(default_factory=dict[Node, set[SymbolicIndex]])
     roots: list[Node] = field(default_factory=list[Node])
     outputs: list[Node] = field(default_factory=list[Node])
     has_dot: bool = False
@@ -250,7 +252,7 @@ class Clustering:
         numbers = iter(range(len(cluster.domain)))
         index = tuple(ZERO if size == 1 else next(numbers) for size in node.shape)
         for sibling in node.siblings:
-            cluster.index[sibling] = index
+            cluster.index[sibling], cluster.reads[sibling] = index, {index}
             self.cluster_of[sibling] = cluster
         self.clusters.append(cluster)
         return cluster
@@ -333,11 +335,12 @@ class Clustering:
             return False
         outside = [s for s in node.siblings if self._read_outside(cluster, s)]
         is_output = bool(outside) and not is_free(node)
-        if not self._is_read_alike(cluster, node, index) or (
-            is_output and not self._may_be_output(cluster, node, index)
-        ):
+        reads = self._reads_added(cluster, node, index)
+        if reads is None or (is_output and not self._may_be_output(cluster, node, index)):
             cluster.domain, cluster.split, cluster.kind = before  # a reduction may have set them
             return False
+        for member, places in reads.items():
+            cluster.reads.setdefault(member, set()).update(places)
         if is_output:
             cluster.outputs += outside
         for sibling in node.siblings:
@@ -350,21 +353,34 @@ class Clustering:
             cluster.kind, cluster.has_dot = "dot", True
         return True
 
-    def _is_read_alike(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
-        """Whether what is computed once a row or a tile (reductions, products) is read at its own place only."""
-        for operand, at in self._operands(cluster, node, index):
-            if operand.kind in _BOUND and cluster.index.get(operand, at) != at:
-                return False
-        if node.kind not in _BOUND:
-            return True
-        return all(
-            at == index
+    def _reads_added(
+        self, cluster: Cluster, node: Node, index: SymbolicIndex
+    ) -> dict[Node, set[SymbolicIndex]] | None:
+        """Where members would also be read if ``node`` joined at ``index``.
+
+        ``None`` when what is computed once a row or a tile (reductions, products) would be read at another place than
+        its own: a member may pass on several.
+        """
+        added: dict[Node, set[SymbolicIndex]] = {}
+        pending = [(sibling, index) for sibling in node.siblings]
+        pending += [
+            (operand, at)
             for sibling in node.siblings
             for user in sibling.users
-            if user in cluster.index
-            for operand, at in self._operands(cluster, user, cluster.index[user])
+            for place in cluster.reads.get(user, ())
+            for operand, at in self._operands(cluster, user, place)
             if operand is sibling
-        )
+        ]
+        while pending:
+            member, at = pending.pop()
+            if at in cluster.reads.get(member, ()) or at in added.get(member, ()):
+                continue
+            if member.kind in _BOUND and at != cluster.index.get(member, index):
+                return None
+            added.setdefault(member, set()).add(at)
+            operands = self._operands(cluster, member, at)
+            pending += [(x, place) for x, place in operands if x in cluster.index]
+        return added
 
     def _joins(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
         """Whether the node can be computed inside the cluster at ``index``."""

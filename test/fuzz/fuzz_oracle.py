@@ -96,7 +96,11 @@ def interpreted(program: RandomProgram) -> list[Array]:
     made: list[Array] = []
     for value, size in zip(program.results, groups, strict=True):
         taken, arrays = arrays[:size], arrays[size:]
-        whole = taken[0] if size == 1 else taken[0] + 1j * taken[1].astype(np.complex128)
+        whole = np.empty(taken[0].shape, np.complex128) if size == 2 else taken[0]
+        if (
+            size == 2
+        ):  # not real + 1j * imaginary, whose real part is NaN where the imaginary one is infinite
+            whole.real, whole.imag = taken
         made.append(np.asarray(whole).astype(dtype(value.element)))
     return made
 
@@ -144,9 +148,10 @@ def reference(program: RandomProgram) -> list[Array]:
     return interpreted(replace(program, arguments=arguments, inputs=inputs, lines=lines))
 
 
-def compiled(program: RandomProgram) -> list[Array]:
-    """Results by gristmill."""
-    outputs: Any = gristmill.compile(program.text())(*program.inputs)
+def compiled(program: RandomProgram, device: str | None = None) -> list[Array]:
+    """Results by gristmill on ``device``, by default the CPU."""
+    with gristmill.compile(program.text(), device=device) as executable:
+        outputs: Any = executable(*program.inputs)
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
     results: list[Array] = []
     for value, output in zip(program.results, outputs, strict=True):
@@ -180,11 +185,11 @@ def difference(value: Value, got: Array, want: Array) -> str | None:
     )
 
 
-def check(program: RandomProgram) -> None:
-    """Raise :class:`Difference` when the two disagree."""
+def check(program: RandomProgram, device: str | None = None) -> None:
+    """Raise :class:`Difference` when the two disagree; ``device`` as in :func:`compiled`."""
     want = reference(program)
     try:
-        got = compiled(program)
+        got = compiled(program, device)
     except gristmill.GristmillError as error:
         raise Difference(f"refused: {error}") from error
     found = [

@@ -4,6 +4,7 @@
 What the interpreter does not evaluate, XLA's CPU client does (see :mod:`fuzz_oracle`).
 
     python test/fuzz/run.py --minutes 20 --seed 1
+    python test/fuzz/run.py --minutes 20 --device simulator    a GPU's kernels, simulated and checked
 
 Every failure is shrunk and its module and inputs are printed; the last lines count the programs, how many of them have
 each operation, and the failures. The exit code is 1 when there were failures.
@@ -28,15 +29,6 @@ from fuzz_reducer import smaller
 ROUND = 40
 
 
-def fails(program: RandomProgram) -> bool:
-    """Whether the two disagree."""
-    try:
-        check(program)
-    except Exception:  # whatever goes wrong is a finding
-        return True
-    return False
-
-
 class Fuzzer:
     """Runs rounds of programs and keeps count.
 
@@ -47,13 +39,21 @@ class Fuzzer:
         failures: shrunk programs and what was wrong.
     """
 
-    def __init__(self, log: Path | None, shrink_seconds: float) -> None:
-        self.shrink_seconds = shrink_seconds
+    def __init__(self, log: Path | None, shrink_seconds: float, device: str | None) -> None:
+        self.shrink_seconds, self.device = shrink_seconds, device
         self.tried = 0
         self.operations = 0
         self.having: Counter[str] = Counter()
         self.failures: list[str] = []
         self.log = log
+
+    def fails(self, program: RandomProgram) -> bool:
+        """Whether the two disagree."""
+        try:
+            check(program, self.device)
+        except Exception:  # whatever goes wrong is a finding
+            return True
+        return False
 
     def round(self, number: int, size: int) -> None:
         """Try ``size`` programs; a failure ends the round."""
@@ -85,7 +85,7 @@ class Fuzzer:
             if self.log is not None:  # what to look at when the process dies
                 self.log.write_text(program.text())
             try:
-                check(program)
+                check(program, self.device)
             except Exception:
                 started = started or time.monotonic()
                 smallest[:] = [program]
@@ -96,7 +96,7 @@ class Fuzzer:
         except Exception as error:  # whatever goes wrong is a finding
             text = f"{type(error).__name__}: {error}"
             if smallest:
-                least = smaller(smallest[0], fails)
+                least = smaller(smallest[0], self.fails)
                 inputs = "\n".join(
                     f"// {v.name}: {a.tolist()}"
                     for v, a in zip(least.arguments, least.inputs, strict=True)
@@ -115,9 +115,12 @@ def main() -> int:
     parser.add_argument(
         "--shrink", type=float, default=20, metavar="S", help="seconds to shrink one failure"
     )
+    parser.add_argument(
+        "--device", help="where gristmill's side runs, like simulator; default: the CPU"
+    )
     parser.add_argument("--log", type=Path, help="where to write each module before it runs")
     args = parser.parse_args()
-    fuzzer = Fuzzer(args.log, args.shrink)
+    fuzzer = Fuzzer(args.log, args.shrink, args.device)
     end = time.monotonic() + 60 * args.minutes
     number = args.seed
     while time.monotonic() < end:

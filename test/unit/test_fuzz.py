@@ -80,6 +80,32 @@ FOUND = {
       -> (tensor<2x8xi32>, tensor<2x8xi32>)
     return %1#1 : tensor<2x8xi32>
   }""",
+    "a product that an operation reads for two places": """
+  func.func @main(%0: tensor<2x8xi32>) -> tensor<2x2xi32> {
+    %1 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [1]
+      : (tensor<2x8xi32>, tensor<2x8xi32>) -> tensor<2x2xi32>
+    %2 = stablehlo.negate %1 : tensor<2x2xi32>
+    %3 = stablehlo.reverse %2, dims = [0] : tensor<2x2xi32>
+    %4 = stablehlo.popcnt %2 : tensor<2x2xi32>
+    %5 = stablehlo.subtract %4, %3 : tensor<2x2xi32>
+    return %5 : tensor<2x2xi32>
+  }""",
+    "a reduction that an operation reads for rows and for columns": """
+  func.func @main(%0: tensor<2x8xi32>) -> tensor<8x8xi32> {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %1 = stablehlo.concatenate %0, %0, %0, %0, dim = 0
+      : (tensor<2x8xi32>, tensor<2x8xi32>, tensor<2x8xi32>, tensor<2x8xi32>) -> tensor<8x8xi32>
+    %2 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %3 = stablehlo.add %1, %2 : tensor<8x8xi32>
+    %4 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<8x8xi32>, tensor<i32>) -> tensor<8xi32>
+    %5 = stablehlo.negate %4 : tensor<8xi32>
+    %6 = stablehlo.broadcast_in_dim %5, dims = [1] : (tensor<8xi32>) -> tensor<8x8xi32>
+    %7 = stablehlo.broadcast_in_dim %5, dims = [0] : (tensor<8xi32>) -> tensor<8x8xi32>
+    %8 = stablehlo.multiply %6, %7 : tensor<8x8xi32>
+    %9 = stablehlo.add %3, %8 : tensor<8x8xi32>
+    return %9 : tensor<8x8xi32>
+  }""",
     "a predicate that is a reshaped vector": """
   func.func @main(%0: tensor<2x8xi32>, %1: tensor<1xi1>) -> tensor<2x8xi32> {
     %2 = stablehlo.reshape %1 : (tensor<1xi1>) -> tensor<i1>
@@ -120,6 +146,20 @@ OTHER_ROWS = {
     %c = stablehlo.broadcast_in_dim %r, dims = [0] : (tensor<4xf32>) -> tensor<4x6xf32>
     %d = stablehlo.divide %e, %b : tensor<4x6xf32>
     %f = stablehlo.add %d, %c : tensor<4x6xf32>
+    return %f : tensor<4x6xf32>""",
+    "a reduction that a member reads for both": """
+    %n = stablehlo.negate %s : tensor<4xf32>
+    %r = stablehlo.reverse %n, dims = [0] : tensor<4xf32>
+    %c = stablehlo.broadcast_in_dim %r, dims = [0] : (tensor<4xf32>) -> tensor<4x6xf32>
+    %k = stablehlo.broadcast_in_dim %n, dims = [0] : (tensor<4xf32>) -> tensor<4x6xf32>
+    %d = stablehlo.divide %e, %k : tensor<4x6xf32>
+    %f = stablehlo.add %c, %d : tensor<4x6xf32>
+    return %f : tensor<4x6xf32>""",
+    "a kept value that a member reads for both": """
+    %n = stablehlo.negate %e : tensor<4x6xf32>
+    %r = stablehlo.reverse %n, dims = [0] : tensor<4x6xf32>
+    %d = stablehlo.divide %r, %b : tensor<4x6xf32>
+    %f = stablehlo.multiply %d, %n : tensor<4x6xf32>
     return %f : tensor<4x6xf32>""",
     "a reduction, of one row": """
     %r = stablehlo.slice %s [2:3] : (tensor<4xf32>) -> tensor<1xf32>
@@ -212,6 +252,18 @@ def test_moves_of_bf16() -> None:
 @given(programs())
 def test_random_programs_agree_with_the_reference_interpreter(program: RandomProgram) -> None:
     check(program)
+
+
+@settings(
+    max_examples=12,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(programs())
+def test_random_programs_agree_on_the_simulator(program: RandomProgram) -> None:
+    check(program, "simulator")
 
 
 #: Operations that random programs do not have, and why.

@@ -131,13 +131,32 @@ def _plan_kept(plan: RowPlan, level: dict[Node, int]) -> list[list[Node]]:
     return [sorted(nodes, key=lambda n: n.order) for nodes in kept]
 
 
+def _is_read_in_place(node: Node) -> bool:
+    """Whether every path from ``node`` stays at its own elements until a reduction or a result."""
+    stack, seen = [node], {node}
+    while stack:
+        current = stack.pop()
+        for user in current.users:
+            if user in seen or user.kind == "reduce":
+                continue
+            if user.op is None or not (
+                hlo.has_trait(user.op, "elementwise") or _only_renames(user, current)
+            ):
+                return False
+            seen.add(user)
+            stack.append(user)
+    return True
+
+
+def _only_renames(user: Node, node: Node) -> bool:
+    """Whether ``user`` is ``node`` with other unit dimensions."""
+    real, others = ([size for size in x.shape if size != 1] for x in (user, node))
+    return user.kind == "reshape" and real == others
+
+
 def _is_worth_keeping(node: Node) -> bool:
     """Whether the node is dear, and all that read it do so at the row's own elements, which a row buffer has."""
-    in_place = all(
-        user.kind == "reduce" or (user.op is not None and hlo.has_trait(user.op, "elementwise"))
-        for user in node.users
-    )
-    return in_place and _subtree_cost(node) >= KEEP_COST
+    return _is_read_in_place(node) and _subtree_cost(node) >= KEEP_COST
 
 
 def _subtree_cost(node: Node) -> int:
