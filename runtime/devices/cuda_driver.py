@@ -25,6 +25,8 @@ OUT_OF_MEMORY = 2
 NO_DEVICE = 100
 ALREADY_REGISTERED = 712
 NOT_REGISTERED = 713
+#: Not the driver's: it has no such function, or there is no driver at all.
+_MISSING = -1
 #: After these the context answers every call with the same code until it is reset.
 FATAL = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 
@@ -134,7 +136,7 @@ class CudaDriver:
             raise CudaError(
                 f"the CUDA driver has no {function}; update the driver ({error})",
                 function,
-                -1,
+                _MISSING,
                 "missing",
             ) from error
         values = self.check(function, result, detail)
@@ -487,11 +489,12 @@ def initialise(driver: CudaDriver) -> None:
     """Start the driver; whatever cuda-python says when it finds none is a ``DeviceError``."""
     try:
         driver.init()
-    except GristmillError:
-        raise
-    except (
-        Exception
-    ) as error:  # cuda-python says that it finds no driver with errors of several modules
-        raise DeviceError(
-            f"there is no CUDA driver (libcuda.so.1) on this machine: {error}"
-        ) from error
+    except GristmillError as error:
+        if not (isinstance(error, CudaError) and error.code == _MISSING):
+            raise
+        why: BaseException = error.__cause__ or error
+    except Exception as error:  # of several modules, when cuda-python finds no driver
+        why = error
+    else:
+        return
+    raise DeviceError(f"there is no CUDA driver (libcuda.so.1) on this machine: {why}") from why

@@ -111,11 +111,14 @@ def test_importing_the_device_imports_no_cuda_python():
     assert in_a_new_process(program).stdout == "False\n"
 
 
-def test_a_missing_driver_is_a_device_error():
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_missing_driver_is_a_device_error(kind):
+    """cuda-python's ways of saying so, by its version."""
+
     class Missing:
         @staticmethod
         def cuInit(flags):
-            raise OSError("libcuda.so.1: cannot open shared object file")
+            raise kind("libcuda.so.1: cannot open shared object file")
 
     with pytest.raises(DeviceError, match=r"there is no CUDA driver .*libcuda\.so\.1"):
         cuda_driver.initialise(cuda_driver.CudaDriver(Missing))
