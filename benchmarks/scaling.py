@@ -29,7 +29,8 @@ import numpy as np
 
 import gristmill
 from gristmill.compiler.driver.bench_report import size as size_text
-from gristmill.compiler.driver.machine import Machine, OtherLoad, cache_sizes
+from gristmill.compiler.driver.machine import Machine, OtherLoad
+from gristmill.runtime.caches import cache_sizes
 
 Array = np.ndarray[Any, Any]
 

@@ -3,8 +3,8 @@
 
 numpy copies in the destination's order, which for a transpose reads one element of every cache line.
 Here dimensions are merged where both sides allow, and short contiguous runs become wider elements. If a
-transpose remains, it is done in register tiles by :mod:`gristmill.runtime.relayout_kernels`; other copies
-are numpy's. Large ones are divided over threads.
+transpose remains, it is done in register tiles by :mod:`gristmill.runtime.relayout_kernels`, as are large
+copies of runs; other copies are numpy's. Large ones are divided over threads, and written past the caches.
 
 Small arrays go to numpy. So do transposes where LLVM is not installed, in blocks that fit a cache.
 """
@@ -24,6 +24,7 @@ import numpy as np
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import relayout_kernels
+from gristmill.runtime.caches import cache_sizes
 from gristmill.runtime.memory.host import PROCESS_POOL, aligned_empty
 from gristmill.runtime.threads import num_threads
 from gristmill.runtime.workers import WorkerPool
@@ -35,9 +36,20 @@ _SMALL_BYTES = 16 << 10
 #: Compiling the kernels pays from this size on; once they are compiled the smaller bound holds.
 _COMPILE_BYTES = 4 << 20
 #: Least bytes for each thread.
-_THREAD_BYTES = 2 << 20
+_THREAD_BYTES = 4 << 20
 #: New arrays of this size and more come from the pool, whose pages need no faults.
 _POOL_BYTES = 1 << 20
+
+#: Copies to this many bytes, or a quarter of the last cache if that is less, are written past the caches.
+#: It pays from here on; caches may be larger, but are shared with other cores.
+_STREAM_BYTES = 8 << 20
+#: Runs of this length are mostly whole lines, wherever they begin.
+_LONG_RUN = 512
+#: Least bytes of a row and of a column for staging to pay where lines collide.
+_STAGED_BYTES = 32
+#: A usual L1 cache: how many lines at the same offset of so many bytes it holds.
+_WAYS = 8
+_WAY_BYTES = 4 << 10
 
 #: Sides of a block of the numpy fallback, in elements.
 _BLOCK = (128, 64)
@@ -101,14 +113,65 @@ class CopyPlan:
                 return number
         return None
 
-    def transpose(self, row: int) -> None:
-        """Do it natively, without the GIL. Raises ``ToolchainError`` where LLVM is not installed."""
+    @property
+    def has_long_runs(self) -> bool:
+        """Whether it copies runs, contiguous on both sides, that are mostly whole cache lines."""
+        if len(self.dims) < 2 or not self.dims[-1].target == self.dims[-1].source == self.size:
+            return False
+        return self._writes_lines(self.size * self.dims[-1].size)
+
+    def transpose(self, row: int, stream: bool) -> None:
+        """Do it natively, without the GIL. Raises ``ToolchainError`` where LLVM is not installed.
+
+        Args:
+            row: the dimension that is contiguous in the source.
+            stream: write past the caches, if lines of the destination can be written whole.
+        """
         outer = [*self.dims[:row], *self.dims[row + 1 : -1]]
         rows, columns = self.dims[row], self.dims[-1]
-        values = [self.target, self.source, rows.size, columns.size, rows.target, columns.source]
-        values += [len(outer), *(v for d in outer for v in (d.size, d.target, d.source))]
+        run, part = columns.size * self.size, rows.size * self.size
+        stream = stream and part >= relayout_kernels.LINE and self._writes_lines(run)
+        staged = stream or (min(run, part) >= _STAGED_BYTES and self._collides(rows, columns))
+        rectangle = (rows.size, columns.size, rows.target, columns.source, staged)
+        # Lines of the destination should be filled, or those of the source be used up, one after another.
+        if run < relayout_kernels.LINE:
+            outer.reverse()
+        else:
+            outer.sort(key=lambda d: abs(d.source))
+        self._execute(relayout_kernels.kernel(self.size), rectangle, outer, stream)
+
+    def copy_runs(self) -> None:
+        """Copy the last dimension, contiguous on both sides, as one run each time, past the caches."""
+        outer = sorted(self.dims[:-1], key=lambda d: abs(d.source))
+        run = self.size * self.dims[-1].size
+        self._execute(relayout_kernels.kernel(0), (1, run, 0, 0, False), outer, True)
+
+    def _writes_lines(self, run: int) -> bool:
+        """Whether runs of that many bytes in the destination are mostly whole cache lines."""
+        steps = (d.target for d in self.dims[:-1])
+        return run >= _LONG_RUN or math.gcd(self.target, run, *steps) % relayout_kernels.LINE == 0
+
+    def _collides(self, rows: Dimension, columns: Dimension) -> bool:
+        """Whether the lines that direct tiles work on evict each other from an L1 cache."""
+        return any(
+            count > _WAYS * (_WAY_BYTES // math.gcd(step, _WAY_BYTES))
+            for count, step in (
+                (relayout_kernels.LINE // self.size, rows.target),
+                (relayout_kernels.DIRECT_TILES[self.size], columns.source),
+            )
+        )
+
+    def _execute(
+        self,
+        kernel: relayout_kernels.Kernel,
+        rectangle: Sequence[int],
+        outer: Sequence[Dimension],
+        stream: bool,
+    ) -> None:
+        line = relayout_kernels.LINE - 1 if stream else 0
+        values = [self.target, self.source, *rectangle, line, len(outer)]
+        values += [v for d in outer for v in (d.size, d.target, d.source)]
         plan = np.array(values, np.int64)
-        kernel = relayout_kernels.kernel(self.size)
         kernel(plan.ctypes.data, math.prod(d.size for d in outer))
 
 
@@ -196,10 +259,11 @@ def _check(target: Array, source: Array) -> None:
 
 def _copy(target: Array, source: Array, threads: int) -> None:
     """Copy, on several threads where that pays."""
-    parts = min(threads, target.nbytes // _THREAD_BYTES)
+    whole = target.nbytes
+    parts = min(threads, whole // _THREAD_BYTES)
     axes = [k for k, n in enumerate(target.shape) if n >= 4 * parts]
     if parts < 2 or not axes:
-        copy_part(target, source)
+        copy_part(target, source, whole)
         return
     axis = max(axes, key=lambda k: abs(target.strides[k]))
     size = target.shape[axis]
@@ -213,7 +277,7 @@ def _copy(target: Array, source: Array, threads: int) -> None:
 
     def run(part: Array, origin: Array) -> None:
         try:
-            copy_part(part, origin)
+            copy_part(part, origin, whole)
         except BaseException as error:  # it is the caller's, who waits
             failures.append(error)
         finally:
@@ -228,17 +292,32 @@ def _copy(target: Array, source: Array, threads: int) -> None:
         raise failures[0]
 
 
-def copy_part(target: Array, source: Array) -> None:
-    """Copy on this thread: transposes natively where that can be had, the rest with numpy."""
+def _stream_bytes() -> int:
+    """From how many bytes on the destination is written past the caches."""
+    return min(_STREAM_BYTES, cache_sizes().get("L3", 4 * _STREAM_BYTES) // 4)
+
+
+def copy_part(target: Array, source: Array, whole: int) -> None:
+    """Copy on this thread: natively what that is good for and where it can be had, the rest with numpy.
+
+    ``whole`` is how many bytes are copied in all, of which this may be a part.
+    """
     plan = CopyPlan.of(target, source)
-    row = plan.row
+    row, swap, stream = (
+        plan.row,
+        target.dtype.isnative != source.dtype.isnative,
+        whole >= _stream_bytes(),
+    )
+    by_runs = row is None and stream and not swap and plan.has_long_runs
     enough = _SMALL_BYTES if relayout_kernels.is_loaded() else _COMPILE_BYTES
-    if row is not None and target.nbytes >= enough and _native():
-        plan.transpose(row)
-        if target.dtype.isnative != source.dtype.isnative:
-            target.byteswap(inplace=True)
-    else:
+    if whole < enough or (row is None and not by_runs) or not _native():
         copy_blocked(target, source)
+    elif row is None:
+        plan.copy_runs()
+    else:
+        plan.transpose(row, stream)
+        if swap:
+            target.byteswap(inplace=True)
 
 
 @lru_cache(maxsize=1)

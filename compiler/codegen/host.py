@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 from gristmill.compiler.target import Target
 from gristmill.errors import InputError
 from gristmill.runtime import knobs
+from gristmill.runtime.caches import cache_sizes
 from gristmill.runtime.llvm.target import default_triple, host_cpu, host_features
 from gristmill.runtime.threads import usable_cores
 
@@ -18,8 +18,6 @@ _V4 = f"{_V3},+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
 
 #: Features of the CPUs that can be named besides ``native``: the psABI's x86-64 levels.
 _NAMED = {"generic": "", "x86-64": "", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
-
-_CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def host_target() -> Target:
@@ -40,6 +38,7 @@ def _target(name: str) -> Target:
         known = ", ".join(["native", *_NAMED])
         raise InputError(f"CPU {name!r} is not known; GRISTMILL_CPU takes one of: {known}")
     triple = default_triple()
+    caches = cache_sizes()
     enabled = set(features.split(","))
     return Target(
         triple=triple,
@@ -47,22 +46,8 @@ def _target(name: str) -> Target:
         features=features,
         vector_bytes=64 if "+avx512f" in enabled else 32 if "+avx2" in enabled else 16,
         fma="+fma" in enabled or triple.startswith("aarch64"),
-        l1_bytes=_cache_bytes(1) or Target.l1_bytes,
-        l2_bytes=_cache_bytes(2) or Target.l2_bytes,
-        l3_bytes=_cache_bytes(3) or Target.l3_bytes,
+        l1_bytes=caches.get("L1", Target.l1_bytes),
+        l2_bytes=caches.get("L2", Target.l2_bytes),
+        l3_bytes=caches.get("L3", Target.l3_bytes),
         max_threads=usable_cores(),
     )
-
-
-def _cache_bytes(level: int) -> int:
-    """Size of core 0's data cache of that level; 0 where the system does not tell."""
-    for index in sorted(_CACHE_ROOT.glob("index*")):
-        try:
-            found, kind, size = (
-                (index / name).read_text().strip() for name in ("level", "type", "size")
-            )
-        except OSError:
-            continue
-        if int(found) == level and kind in ("Data", "Unified") and size.endswith("K"):
-            return int(size[:-1]) * 1024
-    return 0

@@ -136,19 +136,6 @@ class Machine:
         return known
 
 
-def cache_sizes() -> dict[str, int]:
-    """Bytes of core 0's data caches by name (``L1``, ``L2``, …), as the system tells them; may be empty."""
-    sizes: dict[str, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((index / n).read_text().strip() for n in ("level", "type", "size"))
-        except OSError:
-            continue
-        if kind in ("Data", "Unified") and size.endswith("K"):
-            sizes[f"L{level}"] = int(size[:-1]) * 1024
-    return sizes
-
-
 class OtherLoad:
     """How much of the machine other programs use from now on; children count as this one once they have ended."""
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from gristmill.compiler.driver.console import seconds
-from gristmill.compiler.driver.machine import MEMORY_BYTES, Machine, cache_sizes
+from gristmill.compiler.driver.machine import MEMORY_BYTES, Machine
 from gristmill.compiler.driver.profiling import KernelTime
+from gristmill.runtime.caches import cache_sizes
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 50, 60

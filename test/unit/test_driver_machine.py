@@ -79,9 +79,3 @@ def test_own_work_is_no_other_load() -> None:
         total += number
     share = load.share()
     assert share is None or 0 <= share <= 1
-
-
-def test_cache_sizes_grow_with_the_level() -> None:
-    sizes = machine.cache_sizes()
-    assert list(sizes.values()) == sorted(sizes.values())
-    assert all(name.startswith("L") for name in sizes)

@@ -32,6 +32,7 @@ ALLOWED = {
         "gristmill.runtime.artifact",
         "gristmill.runtime.llvm",
         "gristmill.runtime.knobs",
+        "gristmill.runtime.caches",
         "gristmill.runtime.lapack",
         "gristmill.runtime.threads",
         "gristmill.runtime.packages",

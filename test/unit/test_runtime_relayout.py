@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gristmill.errors import InputError, ToolchainError
 from gristmill.runtime import relayout, relayout_kernels
+from gristmill.runtime.llvm.target import host_features
 from gristmill.runtime.relayout import (
     CopyPlan,
     Dimension,
@@ -36,12 +37,22 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relayout, "_THREAD_BYTES", 256)
 
 
-@pytest.fixture(params=["native", "numpy"])
+#: Settings that lead every copy down one path, whatever its size.
+PATHS: dict[str, dict[str, int]] = {
+    "direct": {"_WAYS": 1 << 20},
+    "staged": {"_WAYS": 0, "_STAGED_BYTES": 0},
+    "streamed": {"_STREAM_BYTES": 0, "_LONG_RUN": 0},
+}
+
+
+@pytest.fixture(params=[*PATHS, "numpy"])
 def backend(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, eager: None
 ) -> Generator[str]:
-    """With LLVM and without."""
+    """Every native path, and without LLVM."""
     name: str = request.param
+    for setting, value in PATHS.get(name, {}).items():
+        monkeypatch.setattr(relayout, setting, value)
     if name == "numpy":
 
         def missing() -> None:
@@ -81,8 +92,44 @@ def strided(draw: st.DrawFn) -> tuple[Array, Array]:
     return view(swapped), source
 
 
+@st.composite
+def placed(draw: st.DrawFn) -> tuple[Array, Array, Array]:
+    """A target of 2 or 3 dimensions at any address in a frame of bytes, that frame, and a source."""
+    dtype = np.dtype(draw(st.sampled_from(["u1", "u2", "u4", "u8", "c16"])))
+    shape = tuple(draw(st.lists(st.integers(1, 300), min_size=2, max_size=2)))
+    order = draw(st.sampled_from([(1, 0), (2, 1, 0), (1, 2, 0), (1, 0, 2)]))
+    if len(order) == 3:
+        shape = (draw(st.integers(1, 3)), *shape)
+
+    def place(shape: tuple[int, ...]) -> tuple[Array, Array]:
+        shift, gap = draw(st.integers(0, 127)), draw(st.integers(0, 3))
+        flips = tuple(slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape)
+        width = (*shape[:-1], shape[-1] + gap)
+        frame = np.random.default_rng(0).integers(
+            0, 256, shift + int(np.prod(width)) * dtype.itemsize + 64, np.uint8
+        )
+        whole: Array = np.ndarray(width, dtype, frame, shift)
+        return whole[..., : shape[-1]][flips], frame
+
+    source = place(shape)[0].transpose(order)
+    return (*place(source.shape), source)
+
+
 @pytest.mark.usefixtures("backend")
 class TestCopy:
+    @settings(
+        deadline=None, max_examples=60, suppress_health_check=list(settings().suppress_health_check)
+    )
+    @given(placed())
+    def test_any_place(self, places: tuple[Array, Array, Array]) -> None:
+        target, frame, source = places
+        expected = frame.copy()
+        offset = target.ctypes.data - frame.ctypes.data
+        # What lies beside the target must stay.
+        np.ndarray(target.shape, target.dtype, expected, offset, target.strides)[...] = source
+        copy_array(target, source, threads=1)
+        np.testing.assert_array_equal(frame, expected)
+
     # The fixture changes nothing between examples.
     @settings(
         deadline=None, max_examples=60, suppress_health_check=list(settings().suppress_health_check)
@@ -107,6 +154,13 @@ class TestCopy:
         copy_array(frame[:, :-1], source)
         assert frame[:, :-1].tobytes() == raw.swapaxes(0, 1).tobytes()
         assert not frame[:, -1].any()
+
+    def test_runs_on_threads(self) -> None:
+        source = numbers((6, 40, 5, 72), "f4").transpose(0, 2, 1, 3)
+        for threads in (1, 3):
+            target = np.zeros(source.shape, "f4")
+            copy_array(target, source, threads=threads)
+            np.testing.assert_array_equal(target, source)
 
     def test_four_dimensions_on_threads(self) -> None:
         source = numbers((6, 10, 17, 24), "f4").transpose(0, 2, 3, 1)
@@ -162,7 +216,7 @@ def test_a_failure_on_a_worker_reaches_the_caller(
 ) -> None:
     caller = threading.current_thread()
 
-    def fail(target: Array, source: Array) -> None:
+    def fail(target: Array, source: Array, whole: int) -> None:
         if threading.current_thread() is not caller:
             raise MemoryError("worker")
 
@@ -201,10 +255,81 @@ def test_the_native_path_is_taken(eager: None, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(relayout, "copy_blocked", fail)
     source = numbers((64, 48), "f4")
     target = np.empty((48, 64), "f4")
-    copy_part(target, source.T)
+    copy_part(target, source.T, source.nbytes)
     np.testing.assert_array_equal(target, source.T)
     with pytest.raises(AssertionError, match="numpy copied"):
-        copy_part(target, source.reshape(48, 64))
+        copy_part(target, source.reshape(48, 64), source.nbytes)
+
+
+@pytest.mark.parametrize("features", ["", "+avx2"])
+def test_kernels_of_older_processors(
+    monkeypatch: pytest.MonkeyPatch, eager: None, features: str
+) -> None:
+    if features not in host_features():
+        pytest.skip(f"this processor has no {features}")
+    load = relayout_kernels._load.__wrapped__
+    monkeypatch.setattr(relayout_kernels, "host_cpu", lambda: "")
+    monkeypatch.setattr(relayout_kernels, "host_features", lambda: features)
+    code, kernels = load()
+    monkeypatch.setattr(relayout_kernels, "kernel", kernels.__getitem__)
+    for changes in PATHS.values():
+        with monkeypatch.context() as patch:
+            for setting, value in changes.items():
+                patch.setattr(relayout, setting, value)
+            for dtype in ("u1", "u2", "u4", "u8", "c16"):
+                source = numbers((3, 150, 131), dtype).transpose(0, 2, 1)
+                target = np.zeros(source.shape, dtype)
+                copy_array(target, source, threads=1)
+                np.testing.assert_array_equal(target, source)
+    code.close()
+
+
+def path(target: Array, source: Array, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How a copy would be done."""
+    found = ["numpy"]
+
+    def note(plan: CopyPlan, kernel: Any, rectangle: Any, outer: Any, stream: bool) -> None:
+        found.append("streamed" if stream else "staged" if rectangle[-1] else "direct")
+        if kernel == relayout_kernels.kernel(0):
+            found.append("runs")
+
+    monkeypatch.setattr(CopyPlan, "_execute", note)
+    copy_array(target, source, threads=1)
+    return found[-1]
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "expected"),
+    [
+        ((700, 500), (1, 0), "direct"),  # fits the caches
+        ((1024, 1024), (1, 0), "staged"),  # lines collide
+        ((2048, 2048), (1, 0), "streamed"),
+        ((2000, 1999), (1, 0), "streamed"),  # no row begins with a line, but rows are long
+        ((20000, 20, 12), (0, 2, 1), "direct"),  # rows are no whole lines
+        ((16, 256, 16, 64), (0, 2, 1, 3), "runs"),
+        ((40000, 7, 9, 3), (0, 2, 1, 3), "numpy"),  # runs are no whole lines
+        ((4, 256, 16, 64), (0, 2, 1, 3), "numpy"),  # runs, in the caches
+    ],
+)
+def test_how_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], order: tuple[int, ...], expected: str
+) -> None:
+    monkeypatch.setattr(relayout, "cache_sizes", lambda: {"L3": 32 * MB})
+    relayout_kernels.kernel(1)
+    source = np.zeros(shape, "f4").transpose(order)
+    target = relayout.new_array(source.shape, source.dtype)
+    assert path(target, source, monkeypatch) == expected
+
+
+def test_a_small_last_cache_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relayout, "cache_sizes", lambda: {"L3": 4 * MB})
+    relayout_kernels.kernel(1)
+    source = np.zeros((600, 500), "f4").T
+    target = relayout.new_array(source.shape, source.dtype)
+    assert path(target, source, monkeypatch) == "streamed"
 
 
 def test_blocks() -> None:
