@@ -96,6 +96,9 @@ class _Text:
     def test(self, predicate: str, a: str, b: str) -> str:
         return self.value(f"icmp {predicate} i64 {a}, {b}")
 
+    def select(self, condition: str, a: str, b: str) -> str:
+        return self.value(f"select i1 {condition}, i64 {a}, i64 {b}")
+
     def load(self, kind: str, address: str, align: int) -> str:
         return self.value(f"load {kind}, ptr {address}, align {align}")
 
@@ -234,18 +237,30 @@ class _Piece:
         with t.loop("0", rows, block_rows) as row, t.loop("0", cols, block_cols) as column:
             height = t.minimum(str(block_rows), t.sub(rows, row))
             width = t.minimum(str(block_cols), t.sub(cols, column))
-            self.stage(row, column, height, width)
+            self.stage((row, column), self.following(row, column), height, width)
             self.transpose_staged(height, width)
             self.write(row, column, height, width)
 
-    def stage(self, row: str, column: str, rows: str, columns: str) -> None:
-        """Columns of a block to the first buffer, and those of the next towards the second-level cache."""
+    def following(self, row: str, column: str) -> tuple[str, str]:
+        """Where the next block begins."""
+        t = self.text
+        next_row, next_column = (
+            t.add(n, str(s)) for n, s in zip((row, column), self.block, strict=True)
+        )
+        ends = t.test("sge", next_column, self.fields["cols"])
+        return t.select(ends, next_row, row), t.select(ends, "0", next_column)
+
+    def stage(
+        self, block: tuple[str, str], following: tuple[str, str], rows: str, columns: str
+    ) -> None:
+        """A block's columns to the first buffer, and those of the next towards the second-level cache."""
         t, run = self.text, self.block[0] * self.size
         nbytes = t.mul(rows, str(self.size))
         with t.loop("0", columns) as c:
             to = t.at(self.staged, t.mul(c, str(self.staged_col)))
-            fro = self.address("src", row, t.add(column, c))
-            ahead = self.address("src", row, t.add(column, t.add(c, str(self.block[1]))))
+            fro, ahead = (
+                self.address("src", row, t.add(column, c)) for row, column in (block, following)
+            )
             with t.branch(t.test("eq", nbytes, str(run))) as otherwise:
                 for k in range(0, run, LINE):
                     value = t.load(_LINE_TYPE, t.at(fro, str(k)), 1)
