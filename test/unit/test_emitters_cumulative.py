@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from interpreter import evaluate
@@ -25,6 +26,10 @@ SHAPES = [
     ((40003,), 0),
     ((3, 8192), 1),
     ((2, 3001, 3), 1),
+    ((5, 64), 1),
+    ((6, 100), 1),
+    ((3, 1037), 1),
+    ((1, 40003), 1),
 ]
 
 
@@ -42,16 +47,40 @@ def test_sum(shape: tuple[int, ...], axis: int, backwards: bool) -> None:
     np.testing.assert_array_equal(got, np.flip(wanted, axis) if backwards else wanted)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.float16])
-def test_types(dtype: Any) -> None:
-    x = RNG.integers(0, 3, (4, 100)).astype(dtype)
-    got = run(lambda a: jax.lax.cummax(a, 1), x)
-    np.testing.assert_array_equal(got, np.maximum.accumulate(x, 1))
-    got = run(lambda a: jax.lax.cumsum(a, 1), x)
-    np.testing.assert_array_equal(got, np.cumsum(x, 1, dtype=dtype))
+@pytest.mark.parametrize("shape", [(4, 50), (4, 203), (1, 9001)])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "int32", "uint32", "int64", "float16", "bfloat16", "float64"]
+)
+def test_types(dtype: str, shape: tuple[int, ...]) -> None:
+    x = RNG.integers(0, 3, shape)
+    x[:, 40:] = 0  # the sums are exact
+    x[:, -1] = 1
+    x = x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    with jax.enable_x64(True):
+        got = run(lambda a: jax.lax.cummax(a, 1), x)
+        np.testing.assert_array_equal(got, np.maximum.accumulate(x, 1))
+        got = run(lambda a: jax.lax.cumsum(a, 1, reverse=True), x)
+    wanted = np.cumsum(x[:, ::-1].astype(np.float64), 1)[:, ::-1]
+    np.testing.assert_array_equal(got.astype(np.float64), wanted)
 
 
-@pytest.mark.parametrize("shape", [(30,), (5000,), (30, 20)])
+@pytest.mark.parametrize("shape", [(3, 4096), (20_000,)])
+def test_error(shape: tuple[int, ...]) -> None:
+    """Higham, Accuracy and Stability of Numerical Algorithms, 4.2: n u times the sum of magnitudes bounds any order."""
+    x = RNG.standard_normal(shape).astype(np.float32)
+    got = run(lambda a: jax.lax.cumsum(a, len(shape) - 1), x)
+    wide = x.astype(np.float64)
+    bound = np.arange(shape[-1]) * 2.0**-24 * np.cumsum(np.abs(wide), -1) * 1.01
+    assert (np.abs(got - np.cumsum(wide, -1)) <= bound).all()
+
+
+def test_sums_of_computed_elements() -> None:
+    x = RNG.integers(-3, 4, (5, 150)).astype(np.float32)
+    got = run(lambda a: jax.lax.cumsum(2 * a + 1, 1), x)
+    np.testing.assert_array_equal(got, np.cumsum(2 * x + 1, 1))
+
+
+@pytest.mark.parametrize("shape", [(30,), (100,), (5000,), (30, 20)])
 def test_product_and_minimum(shape: tuple[int, ...]) -> None:
     x = RNG.choice(np.array([1, -1, 1, 2, 0.5], np.float32), shape)
     np.testing.assert_array_equal(run(lambda a: jnp.cumprod(a, 0), x), np.cumprod(x, 0))
@@ -59,12 +88,13 @@ def test_product_and_minimum(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(got, np.minimum.accumulate(x, 0))
 
 
-def test_nan_passes_on() -> None:
-    x = np.ones((3, 5000), np.float32)
-    x[1, 2500] = np.nan
+@pytest.mark.parametrize("width", [200, 5000])
+def test_nan_passes_on(width: int) -> None:
+    x = np.ones((3, width), np.float32)
+    x[1, width // 2] = np.nan
     got = run(lambda a: jax.lax.cummax(a, 1), x)
-    assert np.isnan(got[1, 2500:]).all()
-    assert not np.isnan(got[1, :2500]).any()
+    assert np.isnan(got[1, width // 2 :]).all()
+    assert not np.isnan(got[1, : width // 2]).any()
 
 
 TWO_OPERANDS = """func.func @main(%x: tensor<{n}xf32>, %i: tensor<{n}xi32>) -> (tensor<{n}xf32>, tensor<{n}xi32>) {{

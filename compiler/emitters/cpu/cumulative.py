@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cumulative reductions: ``reduce_window`` whose window is the whole prefix (or suffix) of one dimension.
 
-A *line* runs along the scanned dimension. Three ways:
+A *line* runs along the scanned dimension. Four ways:
 
 * *columns*: with a wide inner extent, running values of many lines are kept in scratch and updated as vectors;
-* *lines*: :data:`LANES` lines are scanned side by side, so that the latency of one step is hidden by the others;
-* *chunks*: a few long lines are cut into chunks: first the totals of all chunks, then the scan of each from where the
-  chunks before it end. Like every reduction here this takes the body to be associative.
+* *vectors*: a line of neighbours is scanned in vector registers (:mod:`.vector_scan`) if the body is one operation;
+* *chunks*: a few long lines of that kind are cut into chunks, one a thread: first the totals of all chunks, then the
+  scan of each from where the chunks before it end;
+* *lines*: any others are scanned one step at a time, :data:`LANES` side by side, so that the latency of one step is
+  hidden by the others.
+
+Vectors and chunks take the body to be associative, like every reduction here.
 """
 
 from __future__ import annotations
@@ -19,12 +23,15 @@ from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu import vector_scan
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
     PhaseFrame,
     worth_splitting,
 )
+from gristmill.compiler.emitters.cpu.vector_scan import VectorScan
+from gristmill.compiler.emitters.elemental import Elemental
 from gristmill.compiler.emitters.elemental.contraction import (
     Reducer,
     reduce_operands,
@@ -33,14 +40,14 @@ from gristmill.compiler.emitters.elemental.contraction import (
 )
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
-from gristmill.runtime.types import ArrayType
+from gristmill.runtime.types import ArrayType, ElementType
 
 #: Lines or chunks scanned side by side.
 LANES = 8
 #: Inner extent from which running values are kept as columns, and the columns of one task.
 _MIN_COLUMNS, _COLUMNS = 16, 512
-#: Length from which a line is worth cutting into chunks.
-_MIN_CUT = 2048
+#: Lengths from which a line is worth scanning in vectors and cutting into chunks.
+_MIN_VECTORS, _MIN_CUT = 64, 2048
 
 
 def scanned_dimension(node: Node) -> int | None:
@@ -80,6 +87,7 @@ class CumulativeEmitter:
         assert dimension is not None, "the fusion pass gives this kind to cumulative windows only"
         self.dimension, self.shape, self.length = dimension, shape, shape[dimension]
         self.is_reversed = self.node.dims("padding_low")[dimension] == 0
+        self.kind = simple_reducer(source.functions[self.node.symbol("to_apply")])
         self.outer = math.prod(shape[:dimension])
         self.inner = math.prod(shape[dimension + 1 :])
 
@@ -87,21 +95,29 @@ class CumulativeEmitter:
         """Emit the kernel."""
         size = self.node.type.size
         lines, threads = self.outer * self.inner, self.source.target.max_threads
+        short = lines < (threads if self._in_vectors else LANES * threads)
         if size == 0:
             frame = KernelFrame(self.source)
             frame.phase(lambda phase: None)
         elif self.inner >= _MIN_COLUMNS:
             frame = self._emit_columns()
-        elif lines < LANES * threads and self.length >= _MIN_CUT and self._reassociates:
+        elif short and self.length >= _MIN_CUT and self.kind is not None:
             frame = self._emit_chunks(lines, threads)
+        elif self._in_vectors and self.length >= _MIN_VECTORS:
+            frame = self._emit_vectors(lines)
         else:
             frame = self._emit_lines(lines)
         return frame.finish("cumulative", size)
 
     @property
-    def _reassociates(self) -> bool:
-        body = self.source.functions[self.node.symbol("to_apply")]
-        return simple_reducer(body) is not None
+    def _accumulator(self) -> ElementType:
+        """Type of the (first) running value."""
+        e = Elemental(self.source.graph, [], self.source.functions)
+        return reducer_of(e, self.node).accumulators[0]
+
+    @property
+    def _in_vectors(self) -> bool:
+        return self.inner == 1 and vector_scan.scans(self.kind, self._accumulator)
 
     def _index(self, line: Index, position: Index) -> list[Index]:
         others = [s for d, s in enumerate(self.shape) if d != self.dimension]
@@ -176,6 +192,47 @@ class CumulativeEmitter:
         )
         return frame
 
+    def _vector_scan(
+        self, phase: PhaseFrame, line: Index, start: Index, count: int, running: ir.Value
+    ) -> ir.Value:
+        """Scan ``count`` positions of a line in vectors; returns the last result."""
+        e, element = phase.elemental, self._accumulator
+        reducer = reducer_of(e, self.node)
+
+        def load(position: Index) -> ir.Value:
+            with e.scope():
+                return self._elements(phase, reducer, self._index(line, position))[0]
+
+        def store(position: Index, value: ir.Value) -> None:
+            self._store(phase, reducer, self._index(line, position), [value])
+
+        def place(buffer: ir.Value, node: Node) -> tuple[ir.Value, Index] | None:
+            if self.is_reversed or node.type.element != element:
+                return None
+            return build.flatten(buffer), build.mul(line, self.length)
+
+        operand = self.inputs[0]
+        is_argument = operand.kind == "parameter"
+        source = place(phase.arguments[operand.result], operand) if is_argument else None
+        places = vector_scan.Line(load, store, source, place(phase.results[0], self.node))
+        assert self.kind is not None, "only bodies of one operation are scanned in vectors"
+        scan = VectorScan(self.kind, element, self.source.target, phase.scratch)
+        return scan.emit(places, start, count, running)
+
+    def _emit_vectors(self, lines: int) -> KernelFrame:
+        frame = KernelFrame(self.source, scratch_bytes=vector_scan.STAGE_BYTES)
+
+        def task(phase: PhaseFrame, line: ir.Value) -> None:
+            start = self._start(phase, reducer_of(phase.elemental, self.node))
+            self._vector_scan(phase, line, 0, self.length, start[0])
+
+        frame.phase(
+            lambda phase: phase.each_task(lambda line: task(phase, line)),
+            lines,
+            worth_splitting(self.node.type.size, 5),
+        )
+        return frame
+
     def _emit_columns(self) -> KernelFrame:
         blocks = -(-self.inner // _COLUMNS)
         width = min(self.inner, _COLUMNS)
@@ -236,15 +293,16 @@ class CumulativeEmitter:
         return frame
 
     def _emit_chunks(self, lines: int, threads: int) -> KernelFrame:
-        chunks = LANES * threads
+        side = 1 if self._in_vectors else LANES
+        chunks = side * threads
         length = self.length // chunks
         nbytes = -(-lines * chunks * 8 // 64) * 64
-        frame = KernelFrame(self.source, workspace_bytes=nbytes)
+        frame = KernelFrame(self.source, nbytes, vector_scan.STAGE_BYTES)
 
         def lanes(number: ir.Value) -> tuple[Index, Index, list[_Lane]]:
             line, group = build.div(number, threads), build.mod(number, threads)
-            first = build.mul(group, LANES)
-            starts = [build.mul(build.add(first, i), length) for i in range(LANES)]
+            first = build.mul(group, side)
+            starts = [build.mul(build.add(first, i), length) for i in range(side)]
             return line, first, [_Lane(line, start) for start in starts]
 
         def totals(phase: PhaseFrame, reducer: Reducer) -> ir.Value:
@@ -273,14 +331,17 @@ class CumulativeEmitter:
             def before(k: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
                 return reducer.combine(values, total(k))
 
-            start = self._start(phase, reducer)
-            running = [build.for_loop(0, first, before, start)]
-            for i in range(LANES - 1):
+            running = [build.for_loop(0, first, before, self._start(phase, reducer))]
+            for i in range(side - 1):
                 running.append(reducer.combine(running[-1], total(build.add(first, i))))
-            ends = self._scan(phase, group, length, running, True)
+            if self._in_vectors:
+                begin, start = running[0][0], group[0].start
+                ends = [[self._vector_scan(phase, line, start, length, begin)]]
+            else:
+                ends = self._scan(phase, group, length, running, True)
             rest = self.length - chunks * length
             if rest:
-                with build.if_then(build.equal(first, chunks - LANES)):
+                with build.if_then(build.equal(first, chunks - side)):
                     tail = [_Lane(line, chunks * length)]
                     self._scan(phase, tail, rest, ends[-1:], True)
 
