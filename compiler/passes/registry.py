@@ -33,6 +33,7 @@ PASSES: dict[str, str] = _table(
     ("rewrite-sigmoids", "rewrite_sigmoids:RewriteSigmoidsPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),
     ("order-effects", "order_effects:OrderEffectsPass"),
+    ("limit-sorts", "limit_sorts:LimitSortsPass"),
     ("fuse", "fuse:FusePass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sort emitter: every row along the sorted dimension is one task.
 
-Four ways, by what the comparator turns out to be (:mod:`.sort_keys`):
+Five ways, by what the comparator turns out to be (:mod:`.sort_keys`):
 
 * *keys*: one operand whose integer key gives its value back. Keys are sorted by vector networks
   (:mod:`.sort_network`); zeros and NaNs that the comparator calls equal are put back in their order afterwards.
 * *packed*: keys of up to 32 bits with any operands: the key and the position are packed into 64 bits, which
   makes the sort stable, and the operands are gathered by position.
+* *selected*: as packed, but where only the first elements of a row are read, they are selected (:mod:`.sort_select`).
 * *merged*: the same for keys of 64 bits: pairs of key and position are merged (:mod:`.sort_merge`).
 * *general*: any other comparator: a stable merge sort of tuples.
 
@@ -44,9 +45,11 @@ from gristmill.compiler.emitters.cpu.sort_keys import (
 )
 from gristmill.compiler.emitters.cpu.sort_merge import MergeSorter
 from gristmill.compiler.emitters.cpu.sort_network import VectorSorter
+from gristmill.compiler.emitters.cpu.sort_select import Selection
 from gristmill.compiler.emitters.elemental import Elemental, scalar_source
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
+from gristmill.compiler.passes.limit_sorts import LEADING
 from gristmill.runtime.types import ArrayType, ElementType, element_type
 
 TaskBody = Callable[[PhaseFrame, ir.Value], None]
@@ -113,12 +116,50 @@ class SortEmitter:
             return frame.finish("sort")
         if self.key is None:
             return self._emit_general()
+        selection = self._selection(self.key)
+        if selection is not None:
+            return self._emit_selected(self.key, selection)
         packed = not self._is_plain(self.key)
         if packed and self.key.element.bits > 32:
             return self._emit_merged(self.key)
         integer = I64 if packed else self.key.integer
         sorter = VectorSorter.of(integer, self.source.target)
         return _KeySort(self, self.key, sorter, packed).emit()
+
+    def _selection(self, key: SortKey) -> Selection | None:
+        """How to select the elements that are read, if that is better than sorting."""
+        assert self.node.op is not None
+        if key.element.bits > 32 or LEADING not in self.node.op.attributes:
+            return None
+        leading = self.node.integer(LEADING)
+        return Selection.of(VectorSorter.of(I64, self.source.target), self.rows.length, leading)
+
+    def _emit_selected(self, key: SortKey, selection: Selection) -> KernelDefinition:
+        frame = KernelFrame(self.source, scratch_bytes=selection.scratch_bytes)
+
+        def select_row(phase: PhaseFrame, row: ir.Value) -> None:
+            def key_at(position: Index) -> ir.Value:
+                with phase.elemental.scope():
+                    value = self.key_value(phase, key, self.rows.index(row, position))
+                    return to_integer(key, value)
+
+            buffer = selection.emit(phase.scratch, key_at)
+
+            def store(position: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                record = build.load(buffer, [position], I64)
+                origin = arith.TruncIOp(build.register_type(I32), record).result
+                self.gather(phase, row, position, origin)
+                return []
+
+            build.for_loop(0, selection.count, store)
+
+        work = self.node.type.size
+        frame.phase(
+            lambda phase: phase.each_task(lambda row: select_row(phase, row)),
+            self.rows.count,
+            work >= PARALLEL_THRESHOLD_NS,
+        )
+        return frame.finish("sort", work)
 
     def work(self) -> int:
         """Rough work of the whole sort in nanoseconds."""
