@@ -60,6 +60,7 @@ class Pass:
         hermitian: whether only the first half is given, the rest being its conjugate mirrored.
         read, write: elements of the source and the target.
         source, target: where these lie, if the lines are arrays that are read and written as they are.
+        real: whether the source is real, or the target if only the first half of the source is given.
     """
 
     shape: tuple[int, ...]
@@ -72,6 +73,7 @@ class Pass:
     write: Write
     source: Array | None = None
     target: Array | None = None
+    real: bool = False
 
     @property
     def lines(self) -> int:

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+
+from gristmill.compiler.emitters.cpu.tables import Tables
+from gristmill.runtime.types import ElementType
 
 Table = np.ndarray[Any, Any]
 
@@ -111,6 +115,31 @@ class Plan:
         return np.stack([values.real, values.imag], axis=-1)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Consecutive steps as one of a larger radix, ``whole``, whose butterflies are transforms by ``steps``."""
+
+    whole: Stage
+    steps: tuple[Stage, ...]
+
+    def twiddles(self) -> Table:
+        """As :meth:`Stage.twiddles`, as ``[blocks, radix, 2]`` for ``j`` from 0."""
+        ones = np.broadcast_to([1.0, 0.0], (self.whole.blocks, 1, 2))
+        return np.concatenate([ones, self.whole.twiddles()], axis=1)
+
+
+def groups(length: int, factors: list[int], most: int) -> list[Group]:
+    """The steps for ``length``, in groups of a radix of ``most`` where their own allow it."""
+    parts: list[list[int]] = []
+    for factor in factors:
+        if parts and math.prod(parts[-1]) * factor <= most:
+            parts[-1].append(factor)
+        else:
+            parts.append([factor])
+    wholes = stages(length, [math.prod(part) for part in parts])
+    return [Group(w, tuple(stages(w.radix, p))) for w, p in zip(wholes, parts, strict=True)]
+
+
 def row_factors(length: int, lanes: int) -> list[int] | None:
     """Butterfly sizes for vectors of ``lanes`` neighbouring points of one line, in order, or ``None``.
 
@@ -171,3 +200,33 @@ class RowPlan:
         length = self.plan.length
         values = roots(length // 2 + 1, 2 * length)[1:]
         return np.stack([values.real, values.imag])
+
+
+def flops(plan: Plan) -> int:
+    """The customary count for one line: 5 n log2 n."""
+    return 5 * plan.inner * max(1, plan.inner.bit_length())
+
+
+def stage_key(plan: Plan, number: int) -> str:
+    """The name of the table of a stage's twiddle factors."""
+    return f"stage {number} of {plan.inner}"
+
+
+def chirp_key(plan: Plan) -> str:
+    """The name of the table of Bluestein's chirp."""
+    return f"chirp of {plan.length}"
+
+
+def filter_key(plan: Plan) -> str:
+    """The name of the table of the chirp's transform."""
+    return f"filter of {plan.length}"
+
+
+def define_tables(tables: Tables, plan: Plan, part: ElementType) -> None:
+    """Define the constant tables of a plan, in the type of a line's parts."""
+    for number, stage in enumerate(plan.stages()):
+        if stage.blocks > 1:
+            tables.define(stage_key(plan, number), stage.twiddles().astype(part.dtype))
+    if plan.is_bluestein:
+        tables.define(chirp_key(plan), plan.chirp().astype(part.dtype))
+        tables.define(filter_key(plan), plan.filter().astype(part.dtype))

@@ -22,7 +22,15 @@ from gristmill.compiler.emitters.cpu import fft as cpu
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
 from gristmill.compiler.emitters.cpu.fft_pass import Pass
-from gristmill.compiler.emitters.cpu.fft_plan import Plan, Stage
+from gristmill.compiler.emitters.cpu.fft_plan import (
+    Plan,
+    Stage,
+    chirp_key,
+    define_tables,
+    filter_key,
+    flops,
+    stage_key,
+)
 from gristmill.compiler.emitters.cpu.tables import Tables
 from gristmill.compiler.emitters.gpu.frame import WARP, GpuFrame, LaunchFrame
 from gristmill.compiler.emitters.gpu.tasks import TaskEmitter
@@ -52,14 +60,14 @@ class FftEmitter(cpu.FftEmitter):
         work = 0
         for job in passes:
             lines = _Lines.of(job, self, target.shared_bytes)
-            cpu.define_tables(tables, lines.plan, self.part)
+            define_tables(tables, lines.plan, self.part)
             blocks = -(-job.lines // lines.count)
             frame.launch(
                 lambda launch, x=lines: _Block(x, launch, tables).emit(),
                 (blocks,),
                 (lines.threads,),
             )
-            work += cpu.flops(lines.plan) * job.lines
+            work += flops(lines.plan) * job.lines
         return frame.finish("fft", work)
 
 
@@ -210,7 +218,7 @@ class _Block:
         return source, target
 
     def _stage(self, stage: Stage, number: int, source: Planes, target: Planes) -> None:
-        name = cpu.stage_key(self.lines.plan, number)
+        name = stage_key(self.lines.plan, number)
 
         def step(line: Index, item: Index) -> None:
             p, q = build.div(item, stage.stride), build.mod(item, stage.stride)
@@ -231,7 +239,7 @@ class _Block:
     def _convolve(self, source: Planes, target: Planes) -> tuple[Planes, Planes]:
         """Bluestein: the transform as a convolution with a chirp, in place between the two transforms."""
         plan = self.lines.plan
-        chirp, kernel = cpu.chirp_key(plan), cpu.filter_key(plan)
+        chirp, kernel = chirp_key(plan), filter_key(plan)
 
         def clear(line: Index, at: Index) -> None:
             zero = build.constant(self.lines.owner.part, 0)
