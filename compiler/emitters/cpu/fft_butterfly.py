@@ -122,3 +122,25 @@ def _odd(values: Sequence[Complex]) -> list[Complex]:
         results[j] = add(real, cross[1]), sub(imaginary, cross[0])
         results[size - j] = sub(real, cross[1]), add(imaginary, cross[0])
     return results
+
+
+def untangle(a: Complex, b: Complex, factor: Complex) -> tuple[Complex, Complex]:
+    """Points ``k`` and ``n - k`` of the transform of ``2 n`` real numbers.
+
+    ``a`` and ``b`` are points ``k`` and ``n - k`` of the transform of its even points plus ``i`` times its odd ones,
+    ``factor`` is ``exp(-pi i k / n)``.
+    """
+    even = add(a[0], b[0]), sub(a[1], b[1])
+    odd = add(a[1], b[1]), sub(b[0], a[0])
+    even, odd = scale(even, 0.5), multiply(scale(odd, 0.5), factor)
+    real, imaginary = minus(even, odd)
+    return plus(even, odd), (real, arith.NegFOp(imaginary).result)
+
+
+def tangle(a: Complex, b: Complex, factor: Complex) -> tuple[Complex, Complex]:
+    """Twice what :func:`untangle` takes, from what it gives."""
+    even = add(a[0], b[0]), sub(a[1], b[1])
+    odd = sub(a[0], b[0]), add(a[1], b[1])
+    odd = multiply(odd, (factor[0], arith.NegFOp(factor[1]).result))
+    first = sub(even[0], odd[1]), add(even[1], odd[0])
+    return first, (add(even[0], odd[1]), sub(odd[0], even[1]))

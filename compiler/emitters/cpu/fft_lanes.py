@@ -12,7 +12,6 @@ are, vectors along lines are transposed in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mlir import ir
@@ -31,6 +30,7 @@ from gristmill.compiler.emitters.cpu.fft_plan import (
     factorize,
     filter_key,
     groups,
+    half_roots,
 )
 from gristmill.compiler.emitters.cpu.fft_points import (
     Interleaved,
@@ -52,6 +52,8 @@ _SCRATCH_LIMIT, _MIN_LANES = 2 << 20, 4
 _MAX_VECTORS, _VECTORS_LIMIT = 4, 1 << 20
 #: Points of a group's butterfly.
 _MOST_RADIX = 64
+#: The name of the table by which even and odd points of a real line meet.
+_HALVES = "halves of lines"
 
 
 class LaneLines:
@@ -60,26 +62,30 @@ class LaneLines:
     Attributes:
         lanes: lines of one vector.
         vectors: side by side in a task.
-        by_columns: whether a task's points are whole vectors of the source and the target.
+        by_columns: whether a task's points are vectors of the source and the target, but for the last of neighbours.
         by_rows: whether its lines are rows of both, as long as a vector at least.
+        packed: whether these are real on one side, transformed as half as many complex points.
     """
 
     def __init__(self, job: Pass, part: ElementType, target: Target):
         self.job, self.part = job, part
-        self.plan = Plan.of(job.length)
+        lanes = min(target.lanes(part.nbytes), 1 << max(0, job.lines - 1).bit_length())
+        arrays = None not in (job.source, job.target) and lanes > 1
+        arrays = arrays and not isinstance(target, GpuTarget)  # whose vectors are other
+        rows = arrays and job.neighbours == 1
+        self.packed = rows and job.real and job.length % 2 == 0 and job.length >= 2 * lanes
+        self.plan = Plan.of(job.length // 2 if self.packed else job.length)
         factors = factorize(self.plan.inner)
         assert factors is not None, "the inner length has small factors"
         self.groups = groups(self.plan.inner, factors, _MOST_RADIX)
-        lanes = target.lanes(part.nbytes)
-        lanes = min(lanes, 1 << max(0, job.lines - 1).bit_length())
         while lanes > _MIN_LANES and 4 * self._plane_bytes(lanes) > _SCRATCH_LIMIT:
             lanes //= 2
+        columns = arrays and not job.real and not self.plan.is_bluestein and self.plan.inner > 1
+        self.by_columns = columns and job.neighbours >= min(lanes, _MIN_LANES)
+        while self.by_columns and lanes > job.neighbours:
+            lanes //= 2
+        self.by_rows = rows and self.plan.length >= lanes and (self.packed or not job.real)
         self.lanes, self.vectors = lanes, 1
-        arrays = None not in (job.source, job.target) and not job.real and lanes > 1
-        arrays = arrays and not isinstance(target, GpuTarget)  # whose vectors are other
-        whole = job.neighbours % lanes == 0
-        self.by_columns = arrays and whole and not self.plan.is_bluestein and self.plan.inner > 1
-        self.by_rows = arrays and job.neighbours == 1 and job.length >= lanes
         while (
             not self.by_columns
             and self.vectors < _MAX_VECTORS
@@ -94,7 +100,11 @@ class LaneLines:
         return self.lanes * self.vectors
 
     def _plane_bytes(self, lanes: int) -> int:
-        return -(-self.plan.inner * lanes * self.part.nbytes // 64) * 64
+        return -(-self._positions * lanes * self.part.nbytes // 64) * 64
+
+    @property
+    def _positions(self) -> int:
+        return self.plan.inner + (1 if self.packed else 0)
 
     @property
     def _radix(self) -> int:
@@ -113,7 +123,14 @@ class LaneLines:
     @property
     def tasks(self) -> int:
         """Groups of lines."""
+        if self.by_columns:
+            return self.job.lines // self.job.neighbours * self._across
         return -(-self.job.lines // self.width)
+
+    @property
+    def _across(self) -> int:
+        """Tasks of neighbouring lines."""
+        return -(-self.job.neighbours // self.lanes)
 
     @property
     def kind(self) -> ir.VectorType:
@@ -128,13 +145,15 @@ class LaneLines:
             for step in group.steps:
                 if step.blocks > 1:
                     tables.define(step_key(step), step.twiddles().astype(self.part.dtype))
+        if self.packed:
+            tables.define(_HALVES, half_roots(self.plan.length).astype(self.part.dtype))
         if self.plan.is_bluestein:
             tables.define(chirp_key(self.plan), self.plan.chirp().astype(self.part.dtype))
             tables.define(filter_key(self.plan), self.plan.filter().astype(self.part.dtype))
 
     def emit(self, phase: PhaseFrame, tables: Tables) -> None:
         """Emit the task loop."""
-        sizes = [self.plan.inner * self.width] * 4 + [self._radix * self.lanes] * 4
+        sizes = [self._positions * self.width] * 4 + [self._radix * self.lanes] * 4
         steps = [self._plane_bytes(self.width)] * 4 + [self._tile_bytes] * 4
         memory = [
             build.view(phase.scratch, sum(steps[:i]), ArrayType((size,), self.part))
@@ -143,13 +162,23 @@ class LaneLines:
         pairs = [_Vectors(memory[i], memory[i + 1], self.lanes) for i in (0, 2, 4, 6)]
 
         def task(number: ir.Value) -> None:
-            first = build.mul(number, self.width)
-            count: Index = self.width
-            if self.job.lines % self.width:
-                count = build.minimum(build.sub(self.job.lines, first), self.width)
+            first, count = self._range(number)
             _Task(self, phase, tables, first, count, pairs[2:]).emit(pairs[:2])
 
         phase.each_task(task)
+
+    def _range(self, number: ir.Value) -> tuple[Index, Index]:
+        """The first line of a task, and how many."""
+        job, width = self.job, self.width
+        if not self.by_columns:
+            first = build.mul(number, width)
+            whole = job.lines % width == 0
+            return first, width if whole else build.minimum(build.sub(job.lines, first), width)
+        inner = build.mul(build.mod(number, self._across), width)
+        first = build.add(build.mul(build.div(number, self._across), job.neighbours), inner)
+        if job.neighbours % width == 0:
+            return first, width
+        return first, build.minimum(build.sub(job.neighbours, inner), width)
 
 
 def group_key(group: Group) -> str:
@@ -199,6 +228,10 @@ class _View:
         self.points.store(build.add(self.first, build.mul(at, self.step)), value)
 
 
+#: What becomes of a point and its mirror image, given a factor.
+Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
+
+
 @dataclass(frozen=True)
 class _Task:
     """One task: ``count`` lines from ``first`` on; ``tiles`` are two pairs."""
@@ -212,20 +245,73 @@ class _Task:
 
     def emit(self, planes: Sequence[_Vectors]) -> None:
         """Emit the transform; ``planes`` are two pairs."""
-        job, plan = self.lines.job, self.lines.plan
-        if self.lines.by_columns:
+
+        def vectors() -> list[ir.Value]:
+            job = self.lines.job
             source, target = self._columns(job.source, 1.0), self._columns(job.target, self._scale)
             self._groups(source, target, planes)
-            return
-        source, other = planes
+            return []
+
+        def elements() -> list[ir.Value]:
+            self._by_planes(planes[0], planes[1])
+            return []
+
+        if not self.lines.by_columns:
+            elements()
+        elif isinstance(self.count, int):
+            vectors()
+        else:
+            build.if_else(build.equal(self.count, self.lines.lanes), [], vectors, elements)
+
+    def _by_planes(self, source: _Vectors, other: _Vectors) -> None:
+        """Load, transform, store."""
+        job, packed = self.lines.job, self.lines.packed
         load, store = self._load, self._store
         if self.lines.by_rows:
             load, store = self._load_rows, self._store_rows
         # With real and imaginary part exchanged, the inverse is the forward transform.
-        load(source.exchanged if job.inverse else source)
-        transform = self._convolve if plan.is_bluestein else self._transform
-        source, _ = transform(source, other)
+        load(source.exchanged if job.inverse and not packed else source)
+        if packed and job.hermitian:
+            self._tangle(source, other.exchanged)
+            source, other = other, source
+        transform = self._convolve if self.lines.plan.is_bluestein else self._transform
+        source, other = transform(source, other)
+        if packed and not job.hermitian:
+            self._untangle(source, other)
+            source, other = other, source
         store(source.exchanged if job.inverse else source)
+
+    def _pairs(self, source: _Vectors, target: _Vectors, pair: Pair) -> None:
+        """Points and their mirror images, but for the first."""
+        count, kind = self.lines.plan.length, self.lines.kind
+        table, part = self.tables.get(_HALVES), self.lines.part
+
+        def step(at: Index) -> None:
+            k, mirror = build.add(at, 1), build.sub(count - 1, at)
+            real, imaginary = (
+                vector.BroadcastOp(kind, build.load(table, [i, at], part)).result for i in (0, 1)
+            )
+            values = pair(source.load(kind, k), source.load(kind, mirror), (real, imaginary))
+            target.store(k, values[0])
+            target.store(mirror, values[1])
+
+        _loop(count // 2, step)
+
+    def _untangle(self, source: _Vectors, target: _Vectors) -> None:
+        """See :func:`~.fft_butterfly.untangle`; the mirror image of the first point is itself."""
+        real, imaginary = source.load(self.lines.kind, 0)
+        zero = butterfly.splat(self.lines.kind, 0.0)
+        target.store(0, (butterfly.add(real, imaginary), zero))
+        target.store(self.lines.plan.length, (butterfly.sub(real, imaginary), zero))
+        self._pairs(source, target, butterfly.untangle)
+
+    def _tangle(self, source: _Vectors, target: _Vectors) -> None:
+        """See :func:`~.fft_butterfly.tangle`."""
+        (first, _), (last, _) = (
+            source.load(self.lines.kind, at) for at in (0, self.lines.plan.length)
+        )
+        target.store(0, (butterfly.add(first, last), butterfly.sub(first, last)))
+        self._pairs(source, target, butterfly.tangle)
 
     @property
     def _scale(self) -> float:
@@ -241,40 +327,43 @@ class _Task:
         points = Interleaved(values, build.mul(start, 2), job.inverse, scale)
         return _View(points, 0, job.neighbours)
 
-    def _row(self, array: Callable[[PhaseFrame], ir.Value] | None, lane: int) -> Interleaved:
+    def _row(
+        self, array: Callable[[PhaseFrame], ir.Value] | None, lane: int, points: int
+    ) -> Interleaved:
         """One of the task's lines, or the last of all lines if there are not so many."""
         assert array is not None, "by_rows has arrays"
         line = build.add(self.first, lane)
-        if self.lines.job.lines % self.lines.width:
+        if not isinstance(self.count, int):
             line = build.minimum(line, self.lines.job.lines - 1)
-        start = build.mul(line, 2 * self.lines.job.length)
+        start = build.mul(line, 2 * points)
         return Interleaved(parts_of(array(self.phase)), start, False, self._scale)
 
     def _load_rows(self, planes: _Vectors) -> None:
-        lanes = self.lines.lanes
-        rows = [self._row(self.lines.job.source, lane) for lane in range(lanes)]
+        job, lanes = self.lines.job, self.lines.lanes
+        count = self.lines.plan.length + (1 if self.lines.packed and job.hermitian else 0)
+        rows = [self._row(job.source, lane, count) for lane in range(lanes)]
 
         def block(at: Index) -> None:
-            points = [row.load(self.lines.kind, at) for row in rows]
-            parts = [gather_chunks([point[i] for point in points], 1) for i in (0, 1)]
-            for i, value in enumerate(zip(*parts, strict=True)):
-                planes.store(build.add(at, i), (value[0], value[1]))
+            for i, value in enumerate(_turned([row.load(self.lines.kind, at) for row in rows])):
+                planes.store(build.add(at, i), value)
 
-        each_vector(self.lines.job.length, lanes, block)
+        each_vector(count, lanes, block)
 
     def _store_rows(self, planes: _Vectors) -> None:
         job, lanes = self.lines.job, self.lines.lanes
-        rows = [self._row(job.target, lane) for lane in range(lanes)]
+        count = self.lines.plan.length + (1 if self.lines.packed and not job.hermitian else 0)
+        rows = [self._row(job.target, lane, count) for lane in range(lanes)]
 
         def block(at: Index) -> None:
             points = [planes.load(self.lines.kind, build.add(at, i)) for i in range(lanes)]
-            parts = [gather_chunks([point[i] for point in points], 1) for i in (0, 1)]
-            for lane, value in enumerate(zip(*parts, strict=True)):
-                some = job.lines % lanes and lane
-                with build.if_then(build.less(lane, self.count)) if some else nullcontext():
-                    rows[lane].store(at, (value[0], value[1]))
+            for lane, value in enumerate(_turned(points)):
+                if isinstance(self.count, int):
+                    rows[lane].store(at, value)
+                    continue
+                with build.if_then(build.less(lane, self.count)):
+                    rows[lane].store(at, value)
 
-        each_vector(job.length, lanes, block)
+        each_vector(count, lanes, block)
 
     def _each(self, low: Index, high: Index, body: Callable[[Index, Index], None]) -> None:
         """``body(position, lane)`` for the positions in range of every line."""
@@ -457,3 +546,9 @@ def _loop(count: int, body: Callable[[Index], None]) -> None:
         body(0)
     else:
         build.for_loop(0, count, step)
+
+
+def _turned(values: Sequence[Complex]) -> list[Complex]:
+    """As many vectors as they have lanes, transposed."""
+    real, imaginary = (gather_chunks([value[i] for value in values], 1) for i in (0, 1))
+    return list(zip(real, imaginary, strict=True))

@@ -42,6 +42,12 @@ def roots(count: int, size: int) -> Table:
     return np.exp(-2j * np.pi * np.arange(count) / size)
 
 
+def half_roots(length: int) -> Table:
+    """``exp(-pi i k / length)`` as ``[2, length // 2]`` for ``k`` from 1: what even and odd points meet by."""
+    values = roots(length // 2 + 1, 2 * length)[1:]
+    return np.stack([values.real, values.imag])
+
+
 @dataclass(frozen=True)
 class Stage:
     """One step of Stockham's algorithm.
@@ -194,12 +200,6 @@ class RowPlan:
         positions = np.arange(max(stage.stride, self.lanes)) % stage.stride
         values = roots(size, size)[np.outer(np.arange(1, stage.radix), positions)]
         return np.stack([values.real, values.imag], axis=1)
-
-    def half_roots(self) -> Table:
-        """``exp(-pi i k / length)`` as ``[2, length // 2]`` for ``k`` from 1: what even and odd points meet by."""
-        length = self.plan.length
-        values = roots(length // 2 + 1, 2 * length)[1:]
-        return np.stack([values.real, values.imag])
 
 
 def flops(plan: Plan) -> int:

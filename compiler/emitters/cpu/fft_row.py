@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
 from gristmill.compiler.emitters.cpu.fft_pass import Pass
-from gristmill.compiler.emitters.cpu.fft_plan import RowPlan, Stage, Table
+from gristmill.compiler.emitters.cpu.fft_plan import RowPlan, Stage, Table, half_roots
 from gristmill.compiler.emitters.cpu.fft_points import (
     Interleaved,
     Planes,
@@ -87,7 +87,7 @@ class RowLines:
             table("chirp", self.plan.chirp().T)
             table("filter", self.plan.filter().T)
         if self.row.packed:
-            table("halves", self.row.half_roots())
+            table("halves", half_roots(self.plan.length))
 
     def emit(self, phase: PhaseFrame, tables: Tables) -> None:
         """Emit the task loop."""
@@ -285,13 +285,9 @@ class _Row:
 
         def pair(k: Index, mirror: Index, factor: Complex) -> None:
             a, b = source.load(kind, k), _reversed(source.load(kind, mirror))
-            even = butterfly.add(a[0], b[0]), butterfly.sub(a[1], b[1])
-            odd = butterfly.add(a[1], b[1]), butterfly.sub(b[0], a[0])
-            even, odd = butterfly.scale(even, 0.5), butterfly.scale(odd, 0.5)
-            odd = butterfly.multiply(odd, factor)
-            target.store(k, butterfly.plus(even, odd))
-            real, imaginary = butterfly.minus(even, odd)
-            target.store(mirror, _reversed((real, arith.NegFOp(imaginary).result)))
+            first, second = butterfly.untangle(a, b, factor)
+            target.store(k, first)
+            target.store(mirror, _reversed(second))
 
         real, imaginary = (build.load(x, [0], self.part) for x in (source.real, source.imaginary))
         zero = build.constant(self.part, 0)
@@ -311,13 +307,9 @@ class _Row:
 
         def pair(k: Index, mirror: Index, factor: Complex) -> None:
             a, b = source.load(kind, k), _reversed(source.load(kind, mirror))
-            even = butterfly.add(a[0], b[0]), butterfly.sub(a[1], b[1])
-            odd = butterfly.sub(a[0], b[0]), butterfly.add(a[1], b[1])
-            conjugate = factor[0], arith.NegFOp(factor[1]).result
-            odd = butterfly.multiply(odd, conjugate)
-            target.store(k, (butterfly.sub(even[0], odd[1]), butterfly.add(even[1], odd[0])))
-            value = butterfly.add(even[0], odd[1]), butterfly.sub(odd[0], even[1])
-            target.store(mirror, _reversed(value))
+            first, second = butterfly.tangle(a, b, factor)
+            target.store(k, first)
+            target.store(mirror, _reversed(second))
 
         self._pairs(pair)
         first, last = (
