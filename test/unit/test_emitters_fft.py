@@ -14,7 +14,14 @@ import pytest
 import gristmill
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.emitters.cpu.fft_pass import split_length
-from gristmill.compiler.emitters.cpu.fft_plan import Plan, RowPlan, factorize, row_factors
+from gristmill.compiler.emitters.cpu.fft_plan import (
+    Plan,
+    RowPlan,
+    by_fours,
+    factorize,
+    groups,
+    row_factors,
+)
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(4)
@@ -156,9 +163,23 @@ def test_plans() -> None:
     assert split_length(37 << 10) is None
 
 
+def test_groups() -> None:
+    """Groups multiply to the length and stay below the limit where their steps do."""
+    made = groups(3000, [4, 2, 3, 5, 5, 5], 40)
+    assert [g.whole.radix for g in made] == [24, 25, 5]
+    assert [[s.radix for s in g.steps] for g in made] == [[4, 2, 3], [5, 5], [5]]
+    assert [(g.whole.blocks, g.whole.stride) for g in made] == [(125, 1), (5, 24), (1, 600)]
+    twiddles = made[0].twiddles()
+    assert twiddles.shape == (125, 24, 2)
+    root = np.exp(-2j * np.pi * 7 * 11 / 3000)
+    np.testing.assert_allclose(twiddles[7, 11], [root.real, root.imag])
+
+
 def test_row_plans() -> None:
     """Fours and eights before odd factors; strides below a vector are powers of two."""
     assert row_factors(1024, 16) == [4, 4, 8, 8]
+    assert row_factors(1024, 8, fours=True) == [4, 4, 4, 4, 4]
+    assert by_fours([8, 8, 4, 3, 5]) == [4, 4, 4, 4, 3, 5]
     assert row_factors(96, 16) == [4, 4, 2, 3]
     assert row_factors(64, 16) == [4, 4, 4]
     assert row_factors(1000, 8) == [8, 5, 5, 5]

@@ -90,7 +90,10 @@ class FftEmitter:
         target = self.source.target
         if job.neighbours > 1 or job.target is None or isinstance(target, GpuTarget):
             return None
-        return RowPlan.of(job.length, job.real, target.lanes(self.part.nbytes))
+        # Passing over a line that is far away once more costs more than a few registers too few.
+        near = 2 * self.complex.nbytes * job.length <= target.l2_bytes // 2
+        fours = target.vector_bytes < 64 and near
+        return RowPlan.of(job.length, job.real, target.lanes(self.part.nbytes), fours=fours)
 
     def _fill_zero(self, phase: PhaseFrame) -> None:
         zero = build.constant(self.node.type.element, 0)

@@ -26,6 +26,7 @@ from gristmill.compiler.emitters.cpu.fft_plan import (
     Group,
     Plan,
     Stage,
+    by_fours,
     chirp_key,
     factorize,
     filter_key,
@@ -77,6 +78,8 @@ class LaneLines:
         self.plan = Plan.of(job.length // 2 if self.packed else job.length)
         factors = factorize(self.plan.inner)
         assert factors is not None, "the inner length has small factors"
+        if target.vector_bytes < 64:
+            factors = by_fours(factors)
         self.groups = groups(self.plan.inner, factors, _MOST_RADIX)
         while lanes > _MIN_LANES and 4 * self._plane_bytes(lanes) > _SCRATCH_LIMIT:
             lanes //= 2

@@ -146,7 +146,13 @@ def groups(length: int, factors: list[int], most: int) -> list[Group]:
     return [Group(w, tuple(stages(w.radix, p))) for w, p in zip(wholes, parts, strict=True)]
 
 
-def row_factors(length: int, lanes: int) -> list[int] | None:
+def by_fours(factors: list[int]) -> list[int]:
+    """The same product without eights: their butterflies need more than 16 vector registers."""
+    exponent = sum(f.bit_length() - 1 for f in factors if f % 2 == 0)
+    return [4] * (exponent // 2) + [2] * (exponent % 2) + [f for f in factors if f % 2]
+
+
+def row_factors(length: int, lanes: int, *, fours: bool = False) -> list[int] | None:
     """Butterfly sizes for vectors of ``lanes`` neighbouring points of one line, in order, or ``None``.
 
     Every step must have a vector of butterflies, and as long as its stride is below a vector, a power of two: then
@@ -155,14 +161,13 @@ def row_factors(length: int, lanes: int) -> list[int] | None:
     factors = factorize(length)
     if factors is None:
         return None
-    even, odd = (sorted(f for f in factors if f % 2 == i) for i in (0, 1))
-    exponent = sum(f.bit_length() - 1 for f in even)
-    for order in (even, [4] * (exponent // 2) + [2] * (exponent % 2)):
-        steps = stages(length, [*order, *odd])
+    ascending = [*sorted(f for f in factors if f % 2 == 0), *(f for f in factors if f % 2)]
+    for order in (by_fours(factors),) if fours else (ascending, by_fours(factors)):
+        steps = stages(length, order)
         if all(
             s.blocks * s.stride >= lanes and (s.stride >= lanes or s.radix % 2 == 0) for s in steps
         ):
-            return [*order, *odd]
+            return order
     return None
 
 
@@ -183,13 +188,16 @@ class RowPlan:
     stages: tuple[Stage, ...]
 
     @staticmethod
-    def of(length: int, real: bool, most_lanes: int) -> RowPlan | None:
-        """The plan for lines of ``length`` points, unless they are too short or their factors do not allow it."""
+    def of(length: int, real: bool, most_lanes: int, *, fours: bool = False) -> RowPlan | None:
+        """The plan for lines of ``length`` points, unless they are too short or their factors do not allow it.
+
+        ``fours`` says that there are too few registers for eights.
+        """
         if length == 0 or (real and length % 2):
             return None
         plan = Plan.of(length // 2 if real else length)
         for lanes in (most_lanes, most_lanes // 2):
-            factors = row_factors(plan.inner, lanes) if lanes > 1 else None
+            factors = row_factors(plan.inner, lanes, fours=fours) if lanes > 1 else None
             if factors is not None and plan.length // (2 if real else 1) >= lanes:
                 return RowPlan(plan, real, lanes, tuple(stages(plan.inner, factors)))
         return None
