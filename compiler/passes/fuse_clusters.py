@@ -3,8 +3,8 @@
 
 A cluster grows from one root (its last operation) towards its operands. Every member is described by the *symbolic
 index* at which it is read when the cluster's element ``(0, 1, …)`` is computed: one entry per dimension, the number
-of a domain dimension, :data:`ZERO` for a unit dimension, or :data:`OPAQUE` for anything else. The symbolic index
-decides what may join:
+of a domain dimension, :data:`ZERO` for a unit dimension, or :data:`OPAQUE` and less for anything else, a number of its
+own for every way of computing it. The symbolic index decides what may join:
 
 * elementwise and data-movement operations join at any index, unless that would compute something dear many times;
 * a ``reduce`` of minor dimensions joins where it is read once per row (index = a prefix of the domain): a *row*
@@ -41,6 +41,9 @@ DEAR = 4
 MAX_BRANCHING = 256
 #: Members of one cluster at most, which bounds kernel size and compile time.
 MAX_MEMBERS = 400
+#: Places at which one member may be read, as it is emitted for each. Without a bound they double with every slice or
+#: concatenation on the way: XLA's fusion has one of 15 for that reason.
+MAX_PLACES = 16
 #: A reduction of everything is worth its own parallel kernel from this many elements.
 MAX_SINGLE_ROW = 16384
 
@@ -199,6 +202,8 @@ class Clustering:
         #: Free operations that several clusters may compute, and the clusters that do.
         self._shared: dict[Node, list[Cluster]] = {}
         self._live_results = set(graph.results)
+        #: Numbers of components that are not followed, by what computes them.
+        self._computed: dict[tuple[Node, int, int, SymbolicIndex], int] = {}
 
     def run(self) -> list[Cluster]:
         """Cluster every live operation that needs a kernel; clusters come in reverse order of their roots."""
@@ -289,13 +294,28 @@ class Clustering:
     def _operands(
         self, cluster: Cluster, node: Node, index: SymbolicIndex
     ) -> list[tuple[Node, SymbolicIndex]]:
-        if node.kind == "reduce":
-            return self._reduce_operands(cluster, node, index)
         if node.kind == "concatenate" and node is cluster.root:
             return [(x, index) for x in node.operands]  # every element of a part is read once
-        if node.kind in WHOLE_READERS:
-            return [(x, opaque(x)) for x in node.operands if not _reads_whole(node, x)]
-        return list(zip(node.operands, operand_indices(node, index), strict=True))
+        if node.kind == "reduce":
+            found = self._reduce_operands(cluster, node, index)
+        elif node.kind in WHOLE_READERS:
+            found = [(x, opaque(x)) for x in node.operands if not _reads_whole(node, x)]
+        else:
+            found = list(zip(node.operands, operand_indices(node, index), strict=True))
+        return [
+            (x, self._distinct(node, number, index, at)) for number, (x, at) in enumerate(found)
+        ]
+
+    def _distinct(
+        self, node: Node, number: int, index: SymbolicIndex, at: SymbolicIndex
+    ) -> SymbolicIndex:
+        """``at``, where ``node`` at ``index`` reads operand ``number``, with a number for each way of computing it."""
+        return tuple(
+            self._computed.setdefault((node, number, d, index), OPAQUE - 1 - len(self._computed))
+            if i == OPAQUE
+            else i
+            for d, i in enumerate(at)
+        )
 
     def _reduce_operands(
         self, cluster: Cluster, node: Node, index: SymbolicIndex
@@ -359,7 +379,7 @@ class Clustering:
         """Where members would also be read if ``node`` joined at ``index``.
 
         ``None`` when what is computed once a row or a tile (reductions, products) would be read at another place than
-        its own: a member may pass on several.
+        its own: a member may pass on several; or when a member would be read at too many.
         """
         added: dict[Node, set[SymbolicIndex]] = {}
         pending = [(sibling, index) for sibling in node.siblings]
@@ -378,6 +398,8 @@ class Clustering:
             if member.kind in _BOUND and at != cluster.index.get(member, index):
                 return None
             added.setdefault(member, set()).add(at)
+            if len(added[member]) + len(cluster.reads.get(member, ())) > MAX_PLACES:
+                return None
             operands = self._operands(cluster, member, at)
             pending += [(x, place) for x, place in operands if x in cluster.index]
         return added
@@ -398,8 +420,8 @@ class Clustering:
             )
         if not self._is_fusible(node):
             return False
-        if node.kind == "reshape" and OPAQUE in operand_indices(node, index)[0]:
-            return OPAQUE not in index and node.type.size <= 64
+        if node.kind == "reshape" and _is_opaque(operand_indices(node, index)[0]):
+            return not _is_opaque(index) and node.type.size <= 64
         if node.kind == "transpose" and _moves_minor(node) and node.type.size > 4096:
             return False
         if node.kind == "concatenate" and node.type.size > MAX_BRANCHING:
@@ -413,7 +435,7 @@ class Clustering:
         if node_cost(node) < DEAR or node.type.size <= 1:
             return False
         real = [i for i in index if i != ZERO]
-        if OPAQUE in real:
+        if _is_opaque(index):
             return node.type.size < cluster.size
         # A prefix of the domain is computed once a row (loop-invariant in the inner loop).
         return real != list(range(len(real))) and node.type.size < cluster.size
@@ -439,7 +461,7 @@ class Clustering:
         if cluster.split is not None:
             return cluster.split == split and cluster.domain[split:] == columns
         if split == len(cluster.domain):  # a per-row root: the reduction brings the columns
-            if any(OPAQUE in i for i in cluster.index.values()):
+            if any(map(_is_opaque, cluster.index.values())):
                 return False
             cluster.domain += columns
         elif cluster.domain[split:] != columns:
@@ -506,6 +528,11 @@ class Clustering:
                 seen.add(member)
                 stack += [u for u in member.users if u not in unit]
         return False
+
+
+def _is_opaque(index: SymbolicIndex) -> bool:
+    """Whether a component is not followed."""
+    return any(i <= OPAQUE for i in index)
 
 
 def _reads_whole(user: Node, node: Node) -> bool:
