@@ -68,6 +68,17 @@ def test_real(length: int) -> None:
         )
 
 
+@pytest.mark.parametrize("lines", [2, 3, 18])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 10, 12, 36])
+def test_short_lines(length: int, lines: int) -> None:
+    """Lines shorter than a vector, and fewer of them."""
+    check(jnp.fft.fft, np.fft.fft, sample((lines, length)))
+    check(jnp.fft.ifft, np.fft.ifft, sample((lines, length), np.complex128), 2.3e-16)
+    check(jnp.fft.rfft, np.fft.rfft, sample((lines, length), np.float32))
+    half = sample((lines, length // 2 + 1))
+    check(lambda a: jnp.fft.irfft(a, length), lambda a: np.fft.irfft(a, length), half)
+
+
 @pytest.mark.parametrize("length", [8, 30, 41, 64, 96, 1000, 1024])
 def test_double(length: int) -> None:
     check(jnp.fft.fft, np.fft.fft, sample((9, length), np.complex128), 2.3e-16)

@@ -73,9 +73,14 @@ class LaneLines:
         lanes = min(target.lanes(part.nbytes), 1 << max(0, job.lines - 1).bit_length())
         arrays = None not in (job.source, job.target) and lanes > 1
         arrays = arrays and not isinstance(target, GpuTarget)  # whose vectors are other
-        rows = arrays and job.neighbours == 1
-        self.packed = rows and job.real and job.length % 2 == 0 and job.length >= 2 * lanes
-        self.plan = Plan.of(job.length // 2 if self.packed else job.length)
+        halved = job.real and job.length % 2 == 0
+        points = job.length // 2 if halved else job.length
+        rows = arrays and job.neighbours == 1 and (halved or not job.real)
+        self.by_rows = rows and points >= min(lanes, _MIN_LANES)
+        while self.by_rows and lanes > points:
+            lanes //= 2
+        self.packed = self.by_rows and halved
+        self.plan = Plan.of(points if self.packed else job.length)
         factors = factorize(self.plan.inner)
         assert factors is not None, "the inner length has small factors"
         if target.vector_bytes < 64:
@@ -87,7 +92,6 @@ class LaneLines:
         self.by_columns = columns and job.neighbours >= min(lanes, _MIN_LANES)
         while self.by_columns and lanes > job.neighbours:
             lanes //= 2
-        self.by_rows = rows and self.plan.length >= lanes and (self.packed or not job.real)
         self.lanes, self.vectors = lanes, 1
         while (
             not self.by_columns
