@@ -177,9 +177,9 @@ def opaque(node: Node) -> SymbolicIndex:
 
 
 def _reshape(source: Sequence[int], target: Sequence[int], index: SymbolicIndex) -> SymbolicIndex:
-    result = [ZERO] * len(source)
     if 0 in source:
-        return tuple(result)
+        return tuple(ZERO if size == 1 else OPAQUE for size in source)
+    result = [ZERO] * len(source)
     for from_dims, to_dims in reshape_groups(source, target):
         from_real = [d for d in from_dims if source[d] != 1]
         to_real = [d for d in to_dims if target[d] != 1]

@@ -106,6 +106,20 @@ FOUND = {
     %9 = stablehlo.add %3, %8 : tensor<8x8xi32>
     return %9 : tensor<8x8xi32>
   }""",
+    "an empty array that is reshaped beside a reduction": """
+  func.func @main(%0: tensor<2x8xi32>) -> (tensor<1xi32>, tensor<1x0xi32>) {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %1 = stablehlo.slice %0 [0:1, 0:0] : (tensor<2x8xi32>) -> tensor<1x0xi32>
+    %2 = stablehlo.negate %1 : tensor<1x0xi32>
+    %3 = stablehlo.reshape %2 : (tensor<1x0xi32>) -> tensor<0xi32>
+    %4 = stablehlo.pad %3, %zero, low = [0], high = [1], interior = [0]
+      : (tensor<0xi32>, tensor<i32>) -> tensor<1xi32>
+    %5 = stablehlo.slice %0 [0:2, 0:1] : (tensor<2x8xi32>) -> tensor<2x1xi32>
+    %6 = stablehlo.reduce(%5 init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<2x1xi32>, tensor<i32>) -> tensor<1xi32>
+    %7 = stablehlo.add %6, %4 : tensor<1xi32>
+    return %7, %2 : tensor<1xi32>, tensor<1x0xi32>
+  }""",
     "a predicate that is a reshaped vector": """
   func.func @main(%0: tensor<2x8xi32>, %1: tensor<1xi1>) -> tensor<2x8xi32> {
     %2 = stablehlo.reshape %1 : (tensor<1xi1>) -> tensor<i1>
