@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from gristmill.compiler.frontends.views import first_block, operands, results, walk
+from gristmill.errors import UnsupportedError
 from gristmill.runtime import custom_calls
 
 _TARGET = re.compile(r"lapack_[sdcz](trsm|potrf)_ffi")
@@ -65,6 +66,7 @@ def expand(module: ir.Operation) -> None:
 
 
 def _expand(module: ir.Operation, op: ir.Operation, routine: str, name: str) -> None:
+    _require_form(op, routine)
     shapes = [list(ir.RankedTensorType(value.type).shape) for value in operands(op)]
     rows, columns = shapes[0][-2:]
     batch = math.prod(shapes[0][:-2])
@@ -86,6 +88,37 @@ def _expand(module: ir.Operation, op: ir.Operation, routine: str, name: str) -> 
             shaped = ir.Operation.create("stablehlo.reshape", [old.type], [new])
             old.replace_all_uses_with(results(shaped)[0])
     op.erase()
+
+
+#: Operands, result types by the operand that they are like (None: the batch's), and option letters of each routine.
+_FORMS: dict[str, tuple[int, tuple[int | None, ...], dict[str, str]]] = {
+    "potrf": (1, (0, None), {"uplo": "LU"}),
+    "trsm": (2, (1,), {"side": "LR", "uplo": "LU", "diag": "NU", "trans_x": "NTC"}),
+}
+
+
+def _require_form(op: ir.Operation, routine: str) -> None:
+    """Raise ``UnsupportedError`` unless operands, results and options are the routine's."""
+    count, likes, letters = _FORMS[routine]
+    given = [ir.RankedTensorType(value.type) for value in operands(op)]
+    element = {"s": "f32", "d": "f64", "c": "complex<f32>", "z": "complex<f64>"}[
+        ir.StringAttr(op.attributes["call_target_name"]).value[len("lapack_")]
+    ]
+    batches = {tuple(kind.shape[:-2]) for kind in given}
+    fits = len(given) == count and len(batches) == 1
+    fits = fits and all(k.rank >= 2 and str(k.element_type) == element for k in given)
+    if fits:
+        info = ir.RankedTensorType.get(list(*batches), ir.IntegerType.get_signless(32))
+        fits = [r.type for r in results(op)] == [info if i is None else given[i] for i in likes]
+    try:
+        options = _options(op)
+    except (ValueError, OverflowError):  # no letters
+        options = {}
+    if not fits or any(options.get(name) not in tuple(known) for name, known in letters.items()):
+        raise UnsupportedError(
+            f"a call of {routine} whose arrays or options are not the routine's",
+            location=str(op.location),
+        )
 
 
 def _last_two(shape: list[int]) -> tuple[int, int]:

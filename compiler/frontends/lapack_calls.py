@@ -23,21 +23,35 @@ from gristmill.errors import UnsupportedError
 if TYPE_CHECKING:
     from gristmill.compiler.frontends.function import FunctionTranslator
 
-#: Operands and results of each routine: matrices, vectors and scalars.
+#: Operands and results of each routine, an array each: its element type and its extents without the batch's.
+#: Types: ``e`` the routine's, ``r`` that of magnitudes, ``i`` 32-bit integers. Extents: ``k`` is the smaller of ``m``
+#: and ``n``, ``s`` one less than ``n``; others are what the first array that has them says.
 _SIGNATURES = {
-    "gees": ("M", "MMVVSS"),
-    "geev": ("M", "VVMMSM"),  # JAX's call has no last result: the operand as the routine leaves it
-    "gehrd": ("M", "MVS"),
-    "geqp3": ("MV", "MVV"),
-    "geqrf": ("M", "MV"),
-    "gesdd": ("M", "MVMMS"),
-    "gesvd": ("M", "MVMMS"),
-    "getrf": ("M", "MVS"),
-    "gtsv": ("VVVM", "VVVMS"),
-    "orgqr": ("MV", "M"),
-    "ormqr": ("MVM", "M"),
-    "syevd": ("M", "MVS"),
-    "sytrd": ("M", "MVVVS"),
+    "gees": ("e:nn", "e:nn e:nn W i: i:"),
+    "geev": (
+        "e:nn",
+        "W e:nn e:nn i: e:nn",
+    ),  # JAX's call has no last result: the operand as the routine leaves it
+    "gehrd": ("e:nn", "e:nn e:s i:"),
+    "geqp3": ("e:mn i:n", "e:mn i:n e:k"),
+    "geqrf": ("e:mn", "e:mn e:k"),
+    "gesdd": ("e:mn", "e:mn r:k e:mu e:vn i:"),
+    "gesvd": ("e:mn", "e:mn r:k e:mu e:vn i:"),
+    "getrf": ("e:mn", "e:mn i:k i:"),
+    "gtsv": ("e:s e:n e:s e:nb", "e:s e:n e:s e:nb i:"),
+    "orgqr": ("e:mn e:t", "e:mn"),
+    "ormqr": ("e:pq e:t e:mn", "e:mn"),
+    "syevd": ("e:nn", "e:nn r:n i:"),
+    "sytrd": ("e:nn", "e:nn r:n r:s e:s i:"),
+}
+#: Eigenvalues: real and imaginary parts, or complex numbers.
+_EIGENVALUES = {False: "r:n r:n", True: "e:n"}
+#: Element types by a routine's first letter, and those of magnitudes.
+_ELEMENTS = {
+    "s": ("f32", "f32"),
+    "d": ("f64", "f64"),
+    "c": ("complex<f32>", "f32"),
+    "z": ("complex<f64>", "f64"),
 }
 #: Names of the routines for complex numbers, where they differ.
 _COMPLEX = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "ormqr"}
@@ -79,8 +93,8 @@ def _attributes(op: source_ir.Operation) -> dict[str, int | bool]:
 
 
 def _options(op: source_ir.Operation, routine: str, *, is_complex: bool) -> dict[str, str]:
-    given = _attributes(op)
     try:
+        given = _attributes(op)
         if routine == "ormqr":
             trans = "C" if is_complex else "T"
             return {
@@ -104,6 +118,8 @@ def _options(op: source_ir.Operation, routine: str, *, is_complex: bool) -> dict
         return {name: chr(given[name]) for name in names.get(routine, ())}
     except KeyError as error:
         raise UnsupportedError(f"its backend_config has no {error}") from None
+    except (ValueError, OverflowError) as error:  # no letter, or no number
+        raise UnsupportedError(f"its backend_config is not the routine's: {error}") from None
 
 
 def _call(
@@ -114,15 +130,14 @@ def _call(
     options: dict[str, str],
 ) -> list[ir.Value]:
     """The operation, with transpositions around it; ``wanted`` are row-major result types."""
-    taken, given = _SIGNATURES[signature]
-    if len(wanted) != len(given):  # complex eigenvalues are one vector, not two
-        given = given.replace("VV", "V", 1)
-    if len(operands) != len(taken) or len(wanted) != len(given):
-        raise UnsupportedError(
-            f"{len(operands)} operands and {len(wanted)} results do not fit {routine}"
-        )
-    turned = [_turn(x) if kind == "M" else x for x, kind in zip(operands, taken, strict=True)]
-    kinds = [_turned(x) if kind == "M" else x for x, kind in zip(wanted, given, strict=True)]
+    taken, given = (
+        text.replace("W", _EIGENVALUES[routine[0] in "cz"]).split()
+        for text in _SIGNATURES[signature]
+    )
+    _check(routine, (taken, given), [tensor(x.type) for x in operands], wanted, options)
+    matrices = [[len(array.partition(":")[2]) == 2 for array in side] for side in (taken, given)]
+    turned = [_turn(x) if m else x for x, m in zip(operands, matrices[0], strict=True)]
+    kinds = [_turned(x) if m else x for x, m in zip(wanted, matrices[1], strict=True)]
     made = hlo.build(
         "lapack",
         [ir.Type.parse(str(kind)) for kind in kinds],
@@ -130,9 +145,61 @@ def _call(
         routine=routine,
         options=",".join(f"{name}={value}" for name, value in options.items()),
     )
-    return [
-        _turn(x) if kind == "M" else x for x, kind in zip(list(made.results), given, strict=True)
-    ]
+    return [_turn(x) if m else x for x, m in zip(list(made.results), matrices[1], strict=True)]
+
+
+def _check(
+    routine: str,
+    signature: tuple[Sequence[str], Sequence[str]],
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    options: dict[str, str],
+) -> None:
+    """Raise ``UnsupportedError`` for arrays or options that the routine would read or write beyond."""
+    given = ", ".join(map(str, operands)), ", ".join(map(str, results))
+    refusal = UnsupportedError(f"{routine} does not take {given[0]} to {given[1]} with {options}")
+    if [len(operands), len(results)] != [len(side) for side in signature]:
+        raise refusal
+    batch = operands[0].shape[: operands[0].rank - len(signature[0][0].partition(":")[2])]
+    sizes: dict[str, int] = {}
+    elements = dict(zip("er", _ELEMENTS[routine[0]], strict=True), i="i32")
+
+    def fits(array: str, kind: Tensor) -> bool:
+        element, _, extents = array.partition(":")
+        if kind.element != elements[element] or kind.rank != len(batch) + len(extents):
+            return False
+        own = zip(extents, kind.shape[len(batch) :], strict=True)
+        return kind.shape[: len(batch)] == batch and all(
+            sizes.setdefault(x, size) == size for x, size in own
+        )
+
+    if not all(map(fits, signature[0], operands)):
+        raise refusal
+    sizes.setdefault("k", min(sizes.get("m", 0), sizes["n"]))
+    if sizes.setdefault("s", max(sizes["n"] - 1, 0)) != max(sizes["n"] - 1, 0):
+        raise refusal
+    if not all(map(fits, signature[1], results)) or not _options_fit(routine[1:], sizes, options):
+        raise refusal
+
+
+def _options_fit(routine: str, sizes: dict[str, int], options: dict[str, str]) -> bool:
+    """Whether the routine knows the options, and they fit the extents."""
+    letters = {"left": "NV", "right": "NV", "uplo": "UL", "side": "LR"}
+    letters["mode"] = "NAS" if routine in ("gesdd", "gesvd") else "NV"
+    if any(value not in letters[name] for name, value in options.items() if name in letters):
+        return False
+    m, n = sizes.get("m", 0), sizes["n"]
+    if options.get("mode") in ("A", "S"):
+        wanted = (m, n) if options["mode"] == "A" else (sizes["k"], sizes["k"])
+        return (sizes["u"], sizes["v"]) == wanted
+    if routine == "gehrd":
+        return 1 <= int(options["low"]) <= max(n, 1) and int(options["high"]) <= n
+    if routine in ("orgqr", "ungqr"):
+        return m >= n >= sizes["t"]
+    if routine in ("ormqr", "unmqr"):
+        rows = m if options["side"] == "L" else n
+        return sizes["p"] == rows and sizes["t"] <= min(rows, sizes["q"])
+    return True
 
 
 def _turned(kind: Tensor) -> Tensor:
@@ -149,6 +216,8 @@ def _geev(
     letter: str, operands: Sequence[ir.Value], wanted: Sequence[Tensor], options: dict[str, str]
 ) -> list[ir.Value]:
     """Eigenvalues and eigenvectors; those of real matrices come in LAPACK's packed form."""
+    if len(wanted) < 4 or len(operands) != 1:
+        raise UnsupportedError(f"{letter}geev has one operand and more results")
     *values, left, right, info = wanted
     given = tensor(operands[0].type)
     if letter in "cz":
@@ -190,6 +259,11 @@ def _unpacked(vectors: ir.Value, imaginary: ir.Value) -> ir.Value:
 
 def _gtsv(letter: str, operands: Sequence[ir.Value], wanted: Sequence[Tensor]) -> list[ir.Value]:
     """A tridiagonal solve: the first element of JAX's lower and the last of its upper diagonal mean nothing."""
+    shapes = {tensor(x.type).shape for x in operands[:3]}
+    if len(operands) != 4 or len(wanted) != 5 or len(shapes) != 1 or shapes == {()}:
+        raise UnsupportedError(
+            f"{letter}gtsv takes three diagonals of one length and the right sides"
+        )
     lower, diagonal, upper, right = operands
     kind = tensor(diagonal.type)
     n = kind.shape[-1]
