@@ -109,6 +109,10 @@ def compile(  # the field's own word for it
         :class:`~gristmill.compiler.polymorphic.PolymorphicExecutable`, which compiles when it is called.
     """
     options = options or CompileOptions()
+    if target == "cpu" and device is not None:
+        raise InputError(
+            f"a program for the CPU does not run on {device}; give no target, or a GPU"
+        )
     target = parse_target(target) if isinstance(target, str) else target
     if device is None and not isinstance(target, GpuTarget):
         return _compile(source, _for_cpu(target or host_target(), options, observer))

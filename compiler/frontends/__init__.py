@@ -70,7 +70,10 @@ def content_of(source: Any) -> Content | None:
             return Content(source.encode(), "<text>")
         source = Path(source)
     if isinstance(source, Path):
-        return Content(read_file(source), str(source))
+        name = (
+            str(source).encode(errors="backslashreplace").decode()
+        )  # names need not be UTF-8; locations must
+        return Content(read_file(source), name)
     if isinstance(source, bytes | bytearray):
         return Content(bytes(source), "<bytes>")
     if hasattr(source, "mlir_module_serialized"):
@@ -82,8 +85,9 @@ def read_file(path: str | Path) -> bytes:
     """The content of the file ``path``; raises ``ParseError`` when it cannot be read."""
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise ParseError(f"cannot read the file: {error.strerror}", location=str(path)) from None
+    except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ParseError(f"cannot read the file: {why}", location=str(path)) from None
 
 
 def import_bytes(data: bytes, name: str = "module") -> HloModule | PolymorphicModule:

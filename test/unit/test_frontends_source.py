@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from jaxlib.mlir import ir as source_ir
 from jaxlib.mlir.dialects import stablehlo
 
+import gristmill
 from gristmill.compiler.frontends import load_bytes, load_file, load_text
 from gristmill.compiler.frontends.source import make_source_context
 from gristmill.errors import ParseError, UnsupportedError
@@ -260,3 +264,14 @@ ENTRY main {
     with pytest.raises(UnsupportedError) as caught:
         load_text(text, "in.hlo")
     assert caught.value.items[-1].startswith("in.hlo: odd: stablehlo.collective_permute: source")
+
+
+def test_names_of_files_need_not_be_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"model\xff.mlir")
+    path.write_text(
+        "func.func @main(%x: tensor<f32>) -> tensor<f32> {\n  return %x : tensor<f32>\n}\n"
+    )
+    with gristmill.compile(path, options=gristmill.CompileOptions(cache=tmp_path)) as program:
+        assert program(np.float32(3)) == 3
+    with pytest.raises(ParseError, match="cannot read the file"):
+        gristmill.compile("a\0b.mlir")
