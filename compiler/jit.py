@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from gristmill.compiler.cache import compile
 from gristmill.compiler.options import CompileOptions
 from gristmill.runtime.executable import Executable
@@ -31,8 +29,8 @@ def jit(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
-        shapes = [(np.shape(leaf), str(jax.numpy.result_type(leaf))) for leaf in leaves]
-        key: tuple[Any, ...] = (structure, *shapes)
+        # Types in JAX's sense: those of Python's numbers are weak, and give way to arrays'.
+        key: tuple[Any, ...] = (structure, *map(jax.typeof, leaves))
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree

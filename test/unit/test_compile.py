@@ -162,3 +162,13 @@ def test_one_executable_runs_from_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_jit_tells_numbers_from_arrays() -> None:
+    """A Python number takes an array's type, an array of no dimensions has one of its own."""
+    fast = gristmill.jit(lambda x, s: x * s)
+    x = np.ones(3, np.float16)
+    for scale, dtype in ((2.0, np.float16), (np.float32(2), np.float32), (2.0, np.float16)):
+        result = np.asarray(fast(x, scale))
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, np.full(3, 2, dtype))
