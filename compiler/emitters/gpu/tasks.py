@@ -31,8 +31,8 @@ from gristmill.runtime.program import align_up
 #: Threads of one block.
 BLOCK = 64
 
-#: Threads of one launch at most, without scratch memory and with: further tasks are taken in turn.
-MOST_THREADS, MOST_WITH_SCRATCH = 256 * 1024, 16 * 1024
+#: Threads of one launch at most: further tasks are taken in turn.
+MOST_THREADS = 256 * 1024
 
 #: Shares into which an emitter divides work that it divides by the number of threads.
 MOST_SHARES = 256
@@ -92,7 +92,7 @@ class _TaskPlan:
 
 def _plan(spec: KernelSpec) -> _TaskPlan:
     stride = align_up(spec.scratch_bytes)
-    most = MOST_THREADS if not stride else max(1, min(MOST_THREADS, MOST_SCRATCH // stride))
+    most = min(MOST_THREADS, max(1, MOST_SCRATCH // stride)) if stride else MOST_THREADS
     threads = [_threads(phase.tasks, most) for phase in spec.phases]
     nbytes = align_up(spec.workspace_bytes) + stride * max(threads)
     return _TaskPlan(threads, nbytes, spec.workspace_bytes, spec.scratch_bytes)
