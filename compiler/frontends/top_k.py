@@ -52,9 +52,15 @@ def _shape(value: Value) -> list[int]:
 def _approximate(op: ir.Operation) -> list[Value] | None:
     """The first elements of N operands by the called comparator; N initial values follow the operands."""
     made = results(op)
+    if "called_computations" not in op.attributes or len(operands(op)) != 2 * len(made):
+        return None
     comparators = ir.ArrayAttr(op.attributes["called_computations"])
     axis = _configuration(op).get("reduction_dim")
-    if len(operands(op)) != 2 * len(made) or len(comparators) != 1 or not isinstance(axis, int):
+    if (
+        len(comparators) != 1
+        or not isinstance(axis, int)
+        or axis not in range(len(_shape(made[0])))
+    ):
         return None
 
     def precedes(parameters: Sequence[Value]) -> Value:
@@ -81,10 +87,12 @@ def _configuration(op: ir.Operation) -> dict[str, Any]:
 
 def _exact(op: ir.Operation) -> list[Value] | None:
     """The largest (or smallest) elements of the minor dimension, and where they were."""
-    (operand,), made = operands(op), results(op)
-    if len(made) != 2:
+    given, made = operands(op), results(op)
+    if len(given) != 1 or len(made) != 2 or not _shape(given[0]) or not _shape(made[0]):
         return None
-    count = _shape(made[0])[-1]
+    operand, count = given[0], _shape(made[0])[-1]
+    if count > _shape(operand)[-1]:
+        return None
     largest = True
     if "mhlo.attributes" in op.attributes:
         attributes = ir.DictAttr(op.attributes["mhlo.attributes"])

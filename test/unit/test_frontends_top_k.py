@@ -86,3 +86,28 @@ def test_what_xla_makes_of_top_k_and_of_a_partial_reduction() -> None:
     np.testing.assert_array_equal(gristmill.compile(text)(y), -np.sort(-y, axis=0)[:5])
     with pytest.raises(UnsupportedError, match="@PartialReduce"):
         gristmill.compile(text.replace("reduction_dim", "other"))
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "results"),
+    [
+        ("TopK", ("8xf32", "8xf32"), ("3xf32", "3xi32")),
+        ("TopK", ("f32",), ("f32", "i32")),
+        ("TopK", ("8xf32",), ("30xf32", "30xi32")),
+        ("ApproxTopK", ("8xf32", "f32"), ("3xf32",)),
+    ],
+)
+def test_other_forms_are_refused(
+    target: str, operands: tuple[str, ...], results: tuple[str, ...]
+) -> None:
+    header = ", ".join(f"%a{k}: tensor<{kind}>" for k, kind in enumerate(operands))
+    kinds = [", ".join(f"tensor<{kind}>" for kind in side) for side in (operands, results)]
+    names = ", ".join(f"%a{k}" for k in range(len(operands)))
+    count = len(results)
+    made = ", ".join(f"%r#{k}" for k in range(count))
+    text = f"""func.func @main({header}) -> ({kinds[1]}) {{
+  %r:{count} = stablehlo.custom_call @{target}({names}) : ({kinds[0]}) -> ({kinds[1]})
+  return {made} : {kinds[1]}
+}}"""
+    with pytest.raises(UnsupportedError, match=target):
+        gristmill.compile(text)
