@@ -10,8 +10,9 @@ cache:
 - Rows of a result are collected there and stored as runs if their pitch makes them compete for the same sets of the
   caches, or if the result is stored past the caches.
 
-Tiles that do not divide the extents overlap: the elements in common are written twice, with the same values. Dimensions
-shorter than a vector, and complex numbers, are copied element by element.
+Tiles that do not divide the extents overlap: the elements in common are written twice, with the same values. Complex
+numbers of 8 bytes pass through both stages, where they are integers of 64 bits; dimensions shorter than a vector, and
+wider numbers, are copied element by element.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gristmill.compiler.emitters.cpu.loop import bind_linear, is_elementwise
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
 from gristmill.runtime.program import align_up
-from gristmill.runtime.types import ArrayType
+from gristmill.runtime.types import ArrayType, ElementType, element_type
 
 T = TypeVar("T")
 
@@ -200,7 +201,7 @@ class Tiling:
         element = owner.array.element
         lanes = min(16, owner.source.target.lanes(element.nbytes))
         across, along = (owner.movement.shape[d] for d in (owner.across, owner.along))
-        if lanes < 4 or min(across, along) < lanes or element.kind == "complex":
+        if lanes < 4 or min(across, along) < lanes or element.bits > 64:
             return None
         most = STAGE_BYTES // element.nbytes
         side = 1 << (most.bit_length() - 1) // 2
@@ -216,22 +217,33 @@ class Tiling:
     @property
     def stages_operand(self) -> bool:
         """Whether the operand is computed in a stage."""
-        return self.owner.operand.kind != "parameter"
+        return self.owner.operand.kind != "parameter" or self.is_complex
 
     @property
     def stages_result(self) -> bool:
         """Whether the result is collected in a stage."""
         pitch = math.prod(self.owner.movement.shape[self.owner.across + 1 :])
-        return self.streamed or pitch * self.owner.array.element.nbytes % CRITICAL_PITCH == 0
+        critical = pitch * self.owner.array.element.nbytes % CRITICAL_PITCH == 0
+        return critical or self.streamed or self.is_complex
 
     @property
-    def _stage(self) -> ArrayType:
-        return ArrayType((self.columns * self.rows,), self.owner.array.element)
+    def is_complex(self) -> bool:
+        """Whether elements are complex numbers, which vectors cannot hold."""
+        return self.owner.array.element.kind == "complex"
+
+    @property
+    def _stage_bytes(self) -> int:
+        return align_up(self.columns * self.rows * self.owner.array.element.nbytes)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the stages."""
-        return (self.stages_operand + self.stages_result) * align_up(self._stage.nbytes)
+        return (self.stages_operand + self.stages_result) * self._stage_bytes
+
+    def _stage(self, phase: PhaseFrame, number: int, pitch: int, element: ElementType) -> Rows:
+        """A stage as rows of ``pitch`` elements."""
+        array = ArrayType((self.columns * self.rows,), element)
+        return Rows(build.view(phase.scratch, number * self._stage_bytes, array), 0, pitch)
 
     def emit(self, phase: PhaseFrame, tile: Sequence[Index]) -> None:
         """One tile, whose position in each dimension is given."""
@@ -241,14 +253,19 @@ class Tiling:
         index[along] = _corner(tile[along], self.rows, shape[along])
         start = build.linearize(index, shape)
         result = Rows(build.flatten(phase.results[0]), start, math.prod(shape[across + 1 :]))
-        source = self._computed(phase, index) if self.stages_operand else self._read(phase, index)
+        element = owner.array.element
+        word = element_type("ui64") if self.is_complex else element
+        if self.stages_operand:
+            self._compute(phase, index, self._stage(phase, 0, self.columns, element))
+            source = self._stage(phase, 0, self.columns, word)
+        else:
+            source = self._read(phase, index)
         if not self.stages_result:
             self._blocks(source, result)
             return
-        offset = align_up(self._stage.nbytes) * self.stages_operand
-        stage = Rows(build.view(phase.scratch, offset, self._stage), 0, self.rows)
-        self._blocks(source, stage)
-        self._drain(phase, stage, result)
+        second = int(self.stages_operand)
+        self._blocks(source, self._stage(phase, second, self.rows, word))
+        self._drain(phase, self._stage(phase, second, self.rows, element), result)
 
     def _read(self, phase: PhaseFrame, corner: Sequence[Index]) -> Rows:
         """The operand's rows of a tile, in place."""
@@ -258,10 +275,9 @@ class Tiling:
         start = build.linearize(movement.operand(corner), shape)
         return Rows(build.flatten(phase.arguments[self.owner.operand.result]), start, pitch)
 
-    def _computed(self, phase: PhaseFrame, corner: Sequence[Index]) -> Rows:
-        """The operand's rows of a tile, computed into a stage."""
+    def _compute(self, phase: PhaseFrame, corner: Sequence[Index], stage: Rows) -> None:
+        """Compute the operand's rows of a tile into a stage."""
         owner, index = self.owner, list(corner)
-        stage = Rows(build.view(phase.scratch, 0, self._stage), 0, self.columns)
 
         def element(r: ir.Value, c: ir.Value) -> list[ir.Value]:
             with phase.elemental.scope():
@@ -276,7 +292,6 @@ class Tiling:
             return []
 
         build.for_loop(0, self.rows, row)
-        return stage
 
     def _blocks(self, source: Rows, target: Rows) -> None:
         """Transpose the rows of ``source`` to rows of ``target``, block by block."""
@@ -310,8 +325,16 @@ class Tiling:
                     first=stage.at(r),
                 )
                 return []
+            if self.is_complex:
+                build.for_loop(0, self.rows, lambda c, _: element(r, c), rolled=True)
+                return []
             for column in range(0, self.rows, self.lanes):
                 result.store(stage.load(r, column, self.lanes), r, column)
+            return []
+
+        def element(r: ir.Value, c: ir.Value) -> list[ir.Value]:
+            value = build.load(stage.buffer, [stage.at(r, c)], array.element)
+            build.store(value, result.buffer, [result.at(r, c)], array.element)
             return []
 
         build.for_loop(0, self.columns, row)
