@@ -128,7 +128,12 @@ class DeviceExecutable:
             raise InputError("out: arrays on the host are for results='host'")
         donated = chosen_inputs(donate, self.inputs)
         targets = admit_outputs(out, self.outputs) if results == "host" else None
-        call = Call(self._loaded, self._take_frame(), donated, targets, self._leave)
+        frame = self._take_frame()
+        try:
+            call = Call(self._loaded, frame, donated, targets, self._leave)
+        except BaseException:  # an interrupt
+            self._leave(frame)
+            raise
         call.go(arguments)
         if results == "device":
             buffers = call.take_results()
@@ -193,9 +198,10 @@ class DeviceExecutable:
             if self._closed:
                 raise InputError(f"executable {self.name} has been closed")
             self._running += 1
-            if self._idle:
-                return self._idle.pop()
         try:
+            with self._changed:
+                if self._idle:
+                    return self._idle.pop()
             return Frame(self._loaded)
         except BaseException:
             self._leave(None)

@@ -307,17 +307,26 @@ class Uploader:
             if self._pumping:
                 return
             self._pumping = True
-        while True:
-            with self._lock:
-                if not self._queue or not self._slots:
-                    self._pumping = False
-                    return
-                piece = heapq.heappop(self._queue)
-                slot = self._slots.pop()
-                self._in_flight += piece.nbytes
-                peak = max(self._statistics.peak_in_flight_bytes, self._in_flight)
-                self._statistics = replace(self._statistics, peak_in_flight_bytes=peak)
-            self._attempt(piece, slot, self._begin)
+        try:
+            while self._start_next():
+                pass
+        except BaseException:  # an interrupt: others must be able to go on
+            self._pumping = False
+            raise
+
+    def _start_next(self) -> bool:
+        """Start the first piece; False when there is none, or no slot, and nobody pumps any more."""
+        with self._lock:
+            if not self._queue or not self._slots:
+                self._pumping = False
+                return False
+            piece = heapq.heappop(self._queue)
+            slot = self._slots.pop()
+            self._in_flight += piece.nbytes
+            peak = max(self._statistics.peak_in_flight_bytes, self._in_flight)
+            self._statistics = replace(self._statistics, peak_in_flight_bytes=peak)
+        self._attempt(piece, slot, self._begin)
+        return True
 
     def _attempt(self, piece: _Piece, slot: int, step: Callable[[_Piece, int], None]) -> None:
         """Take one step; what it raises ends the piece."""

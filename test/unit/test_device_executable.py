@@ -31,7 +31,7 @@ from gristmill.errors import (
     ResourceExhaustedError,
     UnsupportedError,
 )
-from gristmill.runtime import custom_calls
+from gristmill.runtime import custom_calls, device_executable
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.debug import leaks, races
 from gristmill.runtime.device_executable import DeviceExecutable
@@ -306,6 +306,26 @@ def test_closing(simulator: SimulatorDevice) -> None:
     assert owned.closed
     with pytest.raises(ClosedError):
         DeviceExecutable(program(ROWS), owned)
+
+
+@pytest.mark.parametrize("where", ["Call", "Frame"])
+def test_an_interrupted_call_does_not_keep_it_from_closing(
+    simulator: SimulatorDevice, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    a, b = random_array(100, 64), random_array(64)
+    executable = DeviceExecutable(program(ROWS), simulator)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_executable, where, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            executable(a, b)
+    check_rows(executable(a, b), a, b)
+    closing = threading.Thread(target=executable.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 def test_an_executable_that_nobody_closed_is_reported() -> None:

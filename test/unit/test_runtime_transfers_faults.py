@@ -25,6 +25,7 @@ from gristmill.errors import (
     TransferCancelledError,
     TransferError,
 )
+from gristmill.runtime import uploads
 from gristmill.runtime.buffers import RawBuffer
 from gristmill.runtime.debug import leaks
 from gristmill.runtime.devices.base import DeviceAllocation, MemorySpace
@@ -302,6 +303,21 @@ def test_an_uploader_closed_too_early_sends_what_is_queued_and_keeps_no_ring(fau
         closing.join(LIMIT)
         assert contents(manager) == data.tobytes()
     assert uploader._ring is None
+
+
+def test_an_interrupt_does_not_stop_an_uploader(device, monkeypatch):
+    """A signal handled on the main thread just when it starts pieces."""
+
+    def interrupt(queue):
+        raise KeyboardInterrupt
+
+    with create_transfer_manager(device, [bytes_shape(8)] * 2, upload=SMALL) as manager:
+        with monkeypatch.context() as patch:
+            patch.setattr(uploads.heapq, "heappop", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                manager.transfer_raw(0, bytes(8))
+        manager.transfer_raw(1, bytes(8)).wait(LIMIT)
+        manager.wait(LIMIT)
 
 
 def test_closing_has_a_deadline(faulty):
