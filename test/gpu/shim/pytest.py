@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import warnings
+from collections.abc import Generator
 from typing import Any
 
 
@@ -100,3 +101,12 @@ class MonkeyPatch:
     def undo(self) -> None:
         """Undo all changes."""
         self._undo.close()
+
+    @contextlib.contextmanager
+    def context(self) -> Generator[MonkeyPatch]:
+        """Changes that are undone at the end of a block."""
+        inner = MonkeyPatch()
+        try:
+            yield inner
+        finally:
+            inner.undo()
