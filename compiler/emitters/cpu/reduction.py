@@ -2,7 +2,8 @@
 """Accumulating one or more reductions in one pass over a range of elements.
 
 Reductions with a simple float or integer body are carried in registers: LLVM vectorises and interleaves the loop (adds
-carry ``reassoc``). The argmax or argmin of a row is searched by vectors (:mod:`.extremum`). Another body that LLVM
+carry ``reassoc``); on x86 the largest or smallest ``f32`` is found among the bits of the numbers, see :class:`Extreme`.
+The argmax or argmin of a row is searched by vectors (:mod:`.extremum`). Another body that LLVM
 cannot recognise is accumulated in lanes: lane *l* of a small array takes elements *l*, *l* + L, *l* + 2 L, … so that
 neighbouring lanes run the body side by side as vectors; the lanes are combined at the end. StableHLO leaves the
 grouping of a reduction to the implementation but not the order of the elements, so lanes are for bodies that commute.
@@ -12,6 +13,7 @@ A body that does so without NaN only runs over the row again, in order, when the
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +35,9 @@ from gristmill.compiler.emitters.elemental.contraction import (
 )
 from gristmill.compiler.graph import Node
 from gristmill.compiler.target import Target
-from gristmill.runtime.types import ArrayType
+from gristmill.runtime.types import ArrayType, element_type
+
+_F32 = element_type("f32")
 
 #: Lanes of a reduction that is not carried in registers.
 LANES = 32
@@ -84,6 +88,73 @@ class Accumulation:
         inputs, _, _ = reduce_operands(self.node)
         return self.reducer.enter([self.e.value(x, [*self.row, *column]) for x in inputs])
 
+    def step(self, values: Sequence[ir.Value], column: Sequence[Index]) -> list[ir.Value]:
+        """Carried values after the elements at ``column``."""
+        return self.reducer.combine(values, self.elements(column))
+
+    def finish(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """Accumulators, of carried values."""
+        return list(values)
+
+
+class Extreme(Accumulation):
+    """``maximum`` or ``minimum`` of ``f32``, NaN and signed zeros included, as three integer reductions.
+
+    An x86 ``maximum`` that lets NaN through and tells zeros apart is six instructions in a chain; a minimum or maximum
+    of integers is one. The bits of non-negative numbers are ordered as the numbers are, those of negative ones the
+    other way round, and NaN lies beyond infinity. So the largest number is the signed maximum of the bits where some
+    number is not negative, else their unsigned minimum; the smallest is the unsigned maximum where some number is
+    negative, else the unsigned minimum.
+    """
+
+    _INFINITY, _MINUS_INFINITY = 0x7F800000, 0xFF800000
+
+    def initial(self) -> list[ir.Value]:
+        """Signed maximum, unsigned maximum, unsigned minimum of the bits."""
+        return [_bits(super().initial()[0])] * 3
+
+    def step(self, values: Sequence[ir.Value], column: Sequence[Index]) -> list[ir.Value]:
+        """Carried values after the element at ``column``."""
+        bits = _bits(self.elements(column)[0])
+        operations = (arith.MaxSIOp, arith.MaxUIOp, arith.MinUIOp)
+        return [op(value, bits).result for op, value in zip(operations, values, strict=True)]
+
+    def finish(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """The extreme number."""
+        signed, unsigned, least = values
+        if simple_reducer(self.e.functions[self.node.symbol("to_apply")]) == "maximum":
+            found = arith.SelectOp(build.at_least(signed, _integer(0)), signed, least)
+        else:
+            negative = build.less(unsigned, _integer(0))
+            found = arith.SelectOp(negative, unsigned, least)
+        above, below = arith.CmpIPredicate.sgt, arith.CmpIPredicate.ugt
+        nan = arith.OrIOp(
+            arith.CmpIOp(above, signed, _integer(self._INFINITY)).result,
+            arith.CmpIOp(below, unsigned, _integer(self._MINUS_INFINITY)).result,
+        )
+        f32 = ir.F32Type.get()
+        number = arith.BitcastOp(f32, found.result).result
+        return [arith.SelectOp(nan.result, build.constant(_F32, math.nan), number).result]
+
+
+def _bits(number: ir.Value) -> ir.Value:
+    return arith.BitcastOp(ir.IntegerType.get_signless(32), number).result
+
+
+def _integer(value: int) -> ir.Value:
+    return build.constant(element_type("i32"), value)
+
+
+def accumulation(e: Elemental, node: Node, row: Sequence[Index], target: Target) -> Accumulation:
+    """How ``node`` is accumulated on ``target``."""
+    plain = Accumulation(e, node, row)
+    extreme = simple_reducer(e.functions[node.symbol("to_apply")]) in ("maximum", "minimum")
+    single = plain.reducer.accumulators[0] == _F32
+    # Elsewhere (AArch64) a maximum with NaN is one instruction.
+    if extreme and single and target.triple.startswith("x86_64"):
+        return Extreme(e, node, row)
+    return plain
+
 
 def accumulate(
     e: Elemental,
@@ -108,23 +179,23 @@ def accumulate(
     others = [g for g in groups if id(g) not in results]
     lanes = [g for g in others if uses_lanes(e, g.node, columns)]
     carried = [g for g in others if g not in lanes]
-    initial = [value for g in carried for value in g.initial()]
+    starts = [g.initial() for g in carried]
+    initial = [value for start in starts for value in start]
 
     def body(column: list[Index], values: list[ir.Value]) -> list[ir.Value]:
         visit(column)
         following: list[ir.Value] = []
         position = 0
-        for group in carried:
-            count = len(group.reducer.accumulators)
-            current = values[position : position + count]
-            following += group.reducer.combine(current, group.elements(column))
-            position += count
+        for group, start in zip(carried, starts, strict=True):
+            current = values[position : position + len(start)]
+            following += group.step(current, column)
+            position += len(start)
         return following
 
     finals = loop_nest(e, columns, initial, body)
-    for group in carried:
-        count = len(group.reducer.accumulators)
-        results[id(group)], finals = finals[:count], finals[count:]
+    for group, start in zip(carried, starts, strict=True):
+        results[id(group)] = group.finish(finals[: len(start)])
+        finals = finals[len(start) :]
     for group in lanes:
         results[id(group)] = _accumulate_lanes(group, columns[0], scratch, scratch_offset)
     return [results[id(g)] for g in groups]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
+from mlir.dialects import llvm, memref
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -31,7 +32,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     reachable,
     worth_splitting,
 )
-from gristmill.compiler.emitters.cpu.loop import reached_in_place
+from gristmill.compiler.emitters.cpu.loop import STRETCH, reached_in_place
 from gristmill.compiler.emitters.elemental import scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
 from gristmill.compiler.emitters.kernel import KernelDefinition
@@ -39,6 +40,9 @@ from gristmill.compiler.graph import Graph, Node
 from gristmill.dialects import hlo
 from gristmill.runtime.program import align_up
 from gristmill.runtime.types import ArrayType
+
+#: Bytes of a row that are prefetched at most, and bytes of a cache line.
+MOST_PREFETCHED, LINE = 8 * 1024, 64
 
 #: Subtree cost (tenths of a nanosecond an element) from which keeping a value beats computing it again.
 KEEP_COST = 4
@@ -160,13 +164,14 @@ def _is_worth_keeping(node: Node) -> bool:
 
 
 def _subtree_cost(node: Node) -> int:
-    """Cost of recomputing ``node`` from parameters and reductions."""
+    """Cost of recomputing an element of ``node`` from parameters and what is the same for a whole row."""
     total, stack, seen = 0, [node], {node}
     while stack:
         current = stack.pop()
         total += node_cost(current)
         for operand in current.operands:
-            if operand not in seen and operand.kind not in ("parameter", "reduce", "constant"):
+            whole = operand.type.size == node.type.size and operand not in seen
+            if whole and operand.kind not in ("parameter", "reduce", "constant"):
                 seen.add(operand)
                 stack.append(operand)
     return total
@@ -224,18 +229,78 @@ class RowEmitter:
         return frame.finish("row", rows * width * cost, row_inplace_pairs(self.source.graph, plan))
 
     def _rows(self, phase: PhaseFrame) -> None:
-        phase.each_task(lambda row: self._row(phase, build.delinearize(row, self.plan.rows)))
+        phase.each_task(lambda row: self._row(phase, row))
         if self._stages:
             streaming.finish(self.source.target)
 
-    def _row(self, phase: PhaseFrame, row: list[Index]) -> None:
+    def _row(self, phase: PhaseFrame, number: ir.Value) -> None:
         plan = self.plan
+        row = build.delinearize(number, plan.rows)
         for loop, stage in enumerate([*plan.stages, []]):
-            if stage or plan.full[loop]:
+            if loop == 1:
+                self._prefetch(phase, number)
+            if not stage and self._in_stretches(loop):
+                self._stretches(phase, row, loop)
+            elif stage or plan.full[loop]:
                 self._columns(phase, row, loop, stage)
         for number, node in plan.per_row:
             index = row_index(node, row)
             phase.store(number, phase.elemental.value(node, index), index, node.type)
+
+    def _in_stretches(self, loop: int) -> bool:
+        """Whether loop ``loop`` does nothing but store results, all of them streamed, over one dimension."""
+        full = self.plan.full[loop]
+        streamed = bool(full) and all(number in self._stages for number, _ in full)
+        return streamed and len(self.plan.columns) == 1 and self.width % STRETCH == 0
+
+    def _stretches(self, phase: PhaseFrame, row: list[Index], loop: int) -> None:
+        """The last pass over a row whose results are streamed.
+
+        Stretch by stretch, so that the stores past the caches, which memory takes slowly, alternate with arithmetic.
+        """
+        e, full = phase.elemental, self.plan.full[loop]
+        shape = (*self.plan.rows, *self.plan.columns)
+        stages = {number: self._stage(phase, number) for number, _ in full}
+        start = build.mul(build.linearize(row, self.plan.rows), self.width)
+
+        def column(low: Index, at: ir.Value) -> list[ir.Value]:
+            with e.scope():
+                index = [*row, build.add(low, at)]
+                for number, node in full:
+                    value = e.value(node, full_index(node, index, shape))
+                    build.store(value, stages[number], (at,), node.type.element)
+            return []
+
+        def stretch(low: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            build.for_loop(0, STRETCH, lambda at, _: column(low, at))
+            for number, staged in stages.items():
+                array, target = self.source.results[number], self.source.target
+                where = build.add(start, low)
+                streaming.copy_out(staged, phase.results[number], where, STRETCH, array, target)
+            return []
+
+        build.for_loop(0, self.width, stretch, step=STRETCH)
+
+    def _prefetch(self, phase: PhaseFrame, number: ir.Value) -> None:
+        """Ask for the next row of large arguments: hardware prefetchers follow a row, not from one row to the next."""
+        rows, target = math.prod(self.plan.rows), self.source.target
+        # LLVM orders loads and prefetches as it likes; what was read so far comes first.
+        llvm.InlineAsmOp(None, [], "", "~{memory}", has_side_effects=True)
+        following = build.minimum(build.add(number, 1), rows - 1)
+        start = build.mul(following, self.width)
+        for parameter, buffer in zip(self.source.graph.parameters, phase.arguments, strict=True):
+            array, step = parameter.type, LINE // parameter.type.element.nbytes
+            large = array.size == rows * self.width and array.nbytes > target.l2_bytes
+            if not large or array.nbytes // rows > MOST_PREFETCHED:
+                continue
+            flat = build.flatten(buffer)
+
+            def line(at: ir.Value, _: list[ir.Value], flat: ir.Value = flat) -> list[ir.Value]:
+                position = build.index_value(build.add(start, at))
+                memref.PrefetchOp(flat, [position], False, 3, True)
+                return []
+
+            build.for_loop(0, self.width, line, step=step)
 
     def _columns(self, phase: PhaseFrame, row: list[Index], loop: int, stage: list[Node]) -> None:
         """One pass over the row: feed the reductions of ``stage``, keep and store what is due."""
@@ -266,7 +331,8 @@ class RowEmitter:
                 else:
                     phase.store(number, value, at, node.type)
 
-        groups = [reduction.Accumulation(e, node, row) for node in stage]
+        target = self.source.target
+        groups = [reduction.accumulation(e, node, row, target) for node in stage]
         results = reduction.accumulate(
             e,
             self.plan.columns,
