@@ -163,7 +163,7 @@ class Compilation(StagedCompilation):
     def _run_lowering(self, module: HloModule, options: CompileOptions) -> None:
         with self.timed("lower kernels"):
             for kernels in self._lowered[:-1]:
-                lower_to_llvm_dialect(kernels)
+                lower_to_llvm_dialect(kernels, self.target)
         if self.keeps_stages:  # one module, so that ll, asm and obj are one file each
             merged = _merge(self._lowered)
             self._lowered = [merged]

@@ -44,10 +44,11 @@ def run_phase(
     text = module if isinstance(module, str) else str(module)
     for array in arrays:
         assert array.flags.c_contiguous, "run_phase takes C-contiguous arrays"
+    target = target or host_target()
     with ir.Context():
         lowered = ir.Module.parse(text)
-        lower_to_llvm_dialect(lowered)
-        data = to_object(lowered, target or host_target())
+        lower_to_llvm_dialect(lowered, target)
+        data = to_object(lowered, target)
     temporaries = [_aligned(workspace), _aligned(scratch)]
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in [*arrays, *temporaries]]
     with link([data]) as code:

@@ -14,6 +14,8 @@ from typing import Any, cast
 from mlir import ir
 from mlir.passmanager import PassManager
 
+from gristmill.compiler.emitters.math import expand_scaling
+from gristmill.compiler.target import Target
 from gristmill.errors import LoweringError
 
 _PASSES: tuple[str, ...] = (
@@ -45,13 +47,15 @@ _PASSES: tuple[str, ...] = (
 KERNEL_PIPELINE = f"builtin.module({','.join(_PASSES)})"
 
 
-def lower_to_llvm_dialect(module: ir.Module) -> None:
-    """Lower a kernel module to the LLVM dialect in place.
+def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> None:
+    """Lower a kernel module to the LLVM dialect in place, for any CPU unless a ``target`` is given.
 
     Raises ``LoweringError`` naming the operation that failed, with the ``mlir-opt`` command that
     reproduces it. The module is then in an unspecified intermediate state.
     """
     with module.context:
+        if target is None or "+avx512f" not in target.features.split(","):
+            expand_scaling(module)
         manager = PassManager.parse(KERNEL_PIPELINE)
         try:
             manager.run(module.operation)

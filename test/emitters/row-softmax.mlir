@@ -1,5 +1,6 @@
 // RUN: %gristmill compile %s --emit=kernels | filecheck %s
-// RUN: %gristmill compile %s --emit=ll | filecheck %s --check-prefix=LL
+// RUN: env GRISTMILL_CPU=x86-64-v4 %gristmill compile %s --emit=ll | filecheck %s --check-prefixes=LL,AVX512
+// RUN: env GRISTMILL_CPU=x86-64-v3 %gristmill compile %s --emit=ll | filecheck %s --check-prefixes=LL,AVX2
 
 // Softmax is one kernel: three loops over a row, the exponentials kept in a row buffer in scratch memory.
 // CHECK-LABEL: func.func @kernel_0_row
@@ -7,7 +8,9 @@
 // CHECK:         scf.for %[[ROW:.*]] = %[[B]] to %[[E]]
 // CHECK:           %[[MAX:.*]] = scf.for {{.*}} iter_args
 // CHECK:             memref.load %[[X]][%[[ROW]],
-// CHECK:             llvm.intr.maximum
+// CHECK:             arith.maxsi
+// CHECK:             arith.maxui
+// CHECK:             arith.minui
 // CHECK:           %[[KEPT:.*]] = memref.view %arg3
 // CHECK:           scf.for {{.*}} iter_args
 // CHECK:             memref.store %{{.*}}, %[[KEPT]]
@@ -20,7 +23,9 @@
 
 // Every loop is vectorised and no math function is called.
 // LL: define void @kernel_0_row
-// LL: llvm.maximum.v{{8|16}}f32
+// LL: llvm.smax.v{{8|16}}i32
+// AVX512: llvm.ldexp.v16f32.v16i32
+// AVX2-NOT: ldexp
 // LL: fadd reassoc <{{8|16}} x float>
 // LL: fdiv <{{8|16}} x float>
 // LL-NOT: call {{.*}} @exp

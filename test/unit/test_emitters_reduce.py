@@ -83,6 +83,58 @@ def test_the_first_of_several_nans_wins(name: str, dtype: str) -> None:
     np.testing.assert_array_equal(result, getattr(np, name)(wide, 1))
 
 
+_INF, _NAN, _MINUS_NAN = math.inf, math.nan, math.copysign(math.nan, -1)
+
+#: Rows: what they contain among numbers of both signs, or of one; the largest and the smallest of it all.
+EXTREMES = {
+    "ordinary": ([3.5, -7.25], "both", 3.5, -7.25),
+    "negative": ([-7.25, -1e-3], "negative", -1e-3, -7.25),
+    "positive": ([7.25, 1e-3], "positive", 7.25, 1e-3),
+    "infinities": ([_INF, -_INF], "both", _INF, -_INF),
+    "all minus infinity": ([-_INF], "none", -_INF, -_INF),
+    "zeros": ([0.0, -0.0], "none", 0.0, -0.0),
+    "zero above": ([-0.0, 0.0], "negative", 0.0, -2.0),
+    "minus zero above": ([-0.0], "negative", -0.0, -2.0),
+    "minus zero below": ([0.0, -0.0], "positive", 2.0, -0.0),
+    "subnormal": ([1e-40, -1e-40], "none", 1e-40, -1e-40),
+    "nan": ([_NAN], "both", _NAN, _NAN),
+    "nan beside infinity": ([_NAN, _INF, -_INF], "both", _NAN, _NAN),
+    "minus nan": ([_MINUS_NAN], "both", _NAN, _NAN),
+    "minus nan among negative": ([_MINUS_NAN], "negative", _NAN, _NAN),
+    "minus nan among positive": ([_MINUS_NAN], "positive", _NAN, _NAN),
+}
+
+
+@pytest.mark.parametrize("width", [7, 256, 1000])
+@pytest.mark.parametrize("kind", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_the_extreme_of_a_row(name: str, kind: str, width: int) -> None:
+    text = f"""func.func @main(%x: tensor<{len(EXTREMES)}x{width}x{kind}>) -> tensor<{len(EXTREMES)}x{kind}> {{
+  %init = stablehlo.constant dense<{"0xFF" if name == "maximum" else "0x7F"}{_INFINITIES[kind]}> : tensor<{kind}>
+  %0 = stablehlo.reduce(%x init: %init) applies stablehlo.{name} across dimensions = [1]
+    : (tensor<{len(EXTREMES)}x{width}x{kind}>, tensor<{kind}>) -> tensor<{len(EXTREMES)}x{kind}>
+  return %0 : tensor<{len(EXTREMES)}x{kind}>
+}}
+"""
+    rng, rows, want = np.random.default_rng(4), [], []
+    for special, others, largest, smallest in EXTREMES.values():
+        sign = {"both": rng.choice([-1, 1], width), "negative": -1, "positive": 1, "none": 0}[
+            others
+        ]
+        row = sign * np.full(width, 2.0) if others != "none" else np.full(width, special[0])
+        row[rng.choice(width, len(special), replace=False)] = special
+        rows.append(row)
+        want.append(largest if name == "maximum" else smallest)
+    dtype = np.dtype({"f32": "f4", "f64": "f8", "bf16": "bfloat16"}[kind])
+    got = gristmill.compile(text)(np.array(rows).astype(dtype)).astype(np.float64)
+    expected = np.array(want).astype(dtype).astype(np.float64)
+    np.testing.assert_array_equal(got, expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(expected)[numbers])
+
+
+_INFINITIES = {"f32": "800000", "f64": "F0000000000000", "bf16": "80"}
+
 #: Bodies that do not commute: of ``%a`` and ``%b``, the last or the first that is not 0.
 PICKING = {"last": "%b, %a", "first": "%a, %b"}
 

@@ -84,12 +84,19 @@ def test_rows_of_a_loop(offset: int) -> None:
         np.testing.assert_array_equal(executable(x, b, out=out), x + b)
 
 
-def test_rows_around_a_reduction() -> None:
-    executable, kernels = _compile(CENTRE, SMALL)
+@pytest.mark.parametrize("offset", [0, 4])
+@pytest.mark.parametrize(
+    "width", [512, 528, 2048, 4096]
+)  # whole, whole, in stretches, not prefetched
+def test_rows_around_a_reduction(width: int, offset: int) -> None:
+    executable, kernels = _compile(CENTRE.replace("512", str(width)), SMALL)
     assert "nontemporal" in kernels
-    x = np.random.default_rng(2).integers(-9, 9, (64, 512)).astype(np.float32)
+    assert ("prefetch" in kernels) == (width < 4096)
+    x = np.random.default_rng(2).integers(-9, 9, (64, width)).astype(np.float32)
+    out = _offset((64, width), np.float32, offset), np.zeros(64, np.float32)
     with executable:
-        centred, sums = executable(x)
+        executable(x, out=out)
+    centred, sums = out
     np.testing.assert_array_equal(sums, x.sum(1))
     np.testing.assert_array_equal(centred, x - x.sum(1, keepdims=True))
 

@@ -24,12 +24,13 @@ from gristmill.compiler.emitters.math._exponential import (
     exponential_minus_one,
     logistic,
     tanh,
+    times_power_of_two,
 )
 from gristmill.compiler.emitters.math._logarithm import log, log_plus_one
 from gristmill.compiler.emitters.math._power import cbrt, power, rsqrt
 from gristmill.compiler.emitters.math._rounding import remainder, round_nearest_afz, sign
 from gristmill.compiler.emitters.math._trigonometry import atan2, cosine, sine, tan
-from gristmill.compiler.emitters.math._values import Value, element_name
+from gristmill.compiler.emitters.math._values import SCALING, Value, element_name
 
 __all__ = [
     "COMPLEX_FUNCTIONS",
@@ -38,6 +39,7 @@ __all__ = [
     "emit",
     "emit_complex",
     "emit_magnitude",
+    "expand_scaling",
     "supported",
 ]
 
@@ -124,3 +126,24 @@ def emit_magnitude(parts: Parts) -> ir.Value[ir.Type]:
 def _widened(parts: Parts) -> _complex.Complex:
     real, imaginary = Value(parts[0]), Value(parts[1])
     return (real.widen(), imaginary.widen()) if real.element == "f32" else (real, imaginary)
+
+
+def expand_scaling(module: ir.Module) -> None:
+    """Make arithmetic of every multiplication by a power of two (``llvm.ldexp``) that :func:`emit` has emitted.
+
+    For targets without an instruction for it, where LLVM would call the C library.
+    """
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "llvm.call_intrinsic" and str(op.attributes["intrin"]) == f'"{SCALING}"':
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    for op in found:
+        with ir.InsertionPoint(op), op.location:
+            value, exponent = (Value(operand) for operand in op.operands)
+            product = times_power_of_two(value, exponent)
+        op.results[0].replace_all_uses_with(product.value)
+        op.erase()

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from mlir import ir
-from mlir.dialects import arith, math
+from mlir.dialects import arith, llvm, math
 
 Number = float | int
+
+#: The intrinsic of :meth:`Value.scaled`.
+SCALING = "llvm.ldexp"
 
 _INTEGER_OF = {"f32": "i32", "f64": "i64"}
 _FLOAT_OF = {"i32": "f32", "i64": "f64"}
@@ -274,6 +277,12 @@ class Value:
     def copysign(self, sign: Value) -> Value:
         """This magnitude with the sign of ``sign``."""
         return Value(_copysign(self.value, sign.value))
+
+    def scaled(self, exponent: Value) -> Value:
+        """``self · 2^exponent``, rounded once; where no instruction does that, the lowering makes arithmetic of it."""
+        operands, none = [self.value, exponent.value], ir.DenseI32ArrayAttr.get([])
+        name = ir.StringAttr.get(SCALING)
+        return Value(llvm.call_intrinsic(self.value.type, name, operands, [], none))
 
     def sqrt(self) -> Value:
         """The correctly rounded square root."""
