@@ -201,15 +201,19 @@ def for_loop(
     step: int = 1,
     *,
     rolled: bool = False,
+    interleave: int = 1,
 ) -> list[ir.Value]:
     """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values.
 
-    LLVM unrolls short loops before its vectoriser sees them, unless told to leave them ``rolled``.
+    A ``rolled`` loop is not unrolled by LLVM; one with ``interleave`` above 1 works on that many vectors side by side.
     """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
-    if rolled:
+    if rolled or interleave > 1:
+        hint = (
+            "unroll = <disable = true>" if rolled else f"interleave = <count = {interleave} : i32>"
+        )
         loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(
-            "#llvm.loop_annotation<unroll = <disable = true>>"
+            f"#llvm.loop_annotation<{hint}>"
         )
     with ir.InsertionPoint(loop.body):
         results = body(loop.induction_variable, list(loop.inner_iter_args))

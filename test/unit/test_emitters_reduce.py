@@ -116,7 +116,9 @@ def test_the_extreme_of_a_row(name: str, kind: str, width: int) -> None:
   return %0 : tensor<{len(EXTREMES)}x{kind}>
 }}
 """
-    rng, rows, want = np.random.default_rng(4), [], []
+    rng = np.random.default_rng(4)
+    rows: list[np.ndarray] = []
+    want: list[float] = []
     for special, others, largest, smallest in EXTREMES.values():
         sign = {"both": rng.choice([-1, 1], width), "negative": -1, "positive": 1, "none": 0}[
             others
@@ -126,7 +128,7 @@ def test_the_extreme_of_a_row(name: str, kind: str, width: int) -> None:
         rows.append(row)
         want.append(largest if name == "maximum" else smallest)
     dtype = np.dtype({"f32": "f4", "f64": "f8", "bf16": "bfloat16"}[kind])
-    got = gristmill.compile(text)(np.array(rows).astype(dtype)).astype(np.float64)
+    got = np.asarray(gristmill.compile(text)(np.array(rows).astype(dtype)), np.float64)
     expected = np.array(want).astype(dtype).astype(np.float64)
     np.testing.assert_array_equal(got, expected)
     numbers = ~np.isnan(expected)

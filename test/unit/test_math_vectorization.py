@@ -70,3 +70,15 @@ def test_call_check_sees_the_library_call_of_a_target_without_fma() -> None:
         assembly = to_assembly(_lowered("exponential", "f4"), bare)
     assert CALL.search(assembly)
     assert "fmaf" in assembly
+
+
+def test_avx512_scales_by_its_instruction() -> None:
+    """e^x in single precision: vectors of 16, and 2^n applied by one instruction."""
+    wide = "+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
+    target = Target(AVX2.triple, "x86-64-v4", f"{AVX2.features},{wide}", vector_bytes=64)
+    with ir.Context():
+        module = ir.Module.parse(math_module("exponential", np.dtype("f4"), 1024))
+        lower_to_llvm_dialect(module, target)
+        assembly = to_assembly(module, target)
+    assert re.search(r"vscalefps\s.*%zmm", assembly)
+    assert not CALL.search(assembly)

@@ -213,6 +213,27 @@ def element_cost(graph: Graph) -> int:
     return max(2, sum(node_cost(n) for n in reachable(graph.results)))
 
 
+def interleaving(graph: Graph, length: int, target: Target) -> int:
+    """How many vectors a loop over ``length`` elements of ``graph`` should work on side by side.
+
+    LLVM does so for short bodies and for reductions only, and trusts the processor to overlap the rest. But a chain of
+    hundreds of cycles, an exponential and a division after it or the rounds of a random number generator, fills its
+    schedulers with instructions that wait, long before there are enough of them for all units. 1 leaves it to LLVM.
+    """
+    cost = element_cost(graph)
+    count = 1 if cost < _LONG[0] else 4 if cost < _LONG[1] else 8
+    while count > 1 and count * len(graph.nodes) > _MOST_NODES:
+        count //= 2
+    step = target.lanes(min(result.type.element.nbytes for result in graph.results))
+    while count > 1 and length < 4 * count * step and length % (count * step):
+        count //= 2
+    return count
+
+
+#: Cost of an element from which 4 and 8 vectors are computed side by side, and operations of all of them at most.
+_LONG, _MOST_NODES = (8, 24), 4096
+
+
 def worth_splitting(elements: int, cost: int) -> bool:
     """Whether ``elements`` of ``cost`` tenths of a nanosecond each should be split over threads."""
     return elements * cost // 10 >= PARALLEL_THRESHOLD_NS

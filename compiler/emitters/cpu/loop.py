@@ -22,6 +22,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     KernelFrame,
     PhaseFrame,
     element_cost,
+    interleaving,
     reachable,
     worth_splitting,
 )
@@ -110,7 +111,9 @@ class LoopEmitter:
                     build.store(value, buffer, (build.sub(iv, start),), root.type.element)
             return []
 
-        build.for_loop(low, high, body)
+        length = STRETCH if self._stages else min(CHUNK, math.prod(graph.results[0].shape))
+        count = interleaving(graph, length, self.source.target)
+        build.for_loop(low, high, body, interleave=count)
         self._copy_out(phase, low, build.sub(high, low))
 
     def _staged(self, phase: PhaseFrame) -> dict[int, ir.Value]:
@@ -171,7 +174,9 @@ class LoopEmitter:
         elif isinstance(low, int) and isinstance(high, int) and high - low == 1:
             store_results(phase, self.source.graph, [*outer, low])
         else:
-            build.for_loop(low, high, body)
+            length = min(CHUNK, self.source.graph.results[0].shape[-1])
+            count = interleaving(self.source.graph, length, self.source.target)
+            build.for_loop(low, high, body, interleave=count)
 
 
 def _nothing(phase: PhaseFrame) -> None:

@@ -28,6 +28,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     KernelFrame,
     PhaseFrame,
     element_cost,
+    interleaving,
     node_cost,
     reachable,
     worth_splitting,
@@ -233,12 +234,12 @@ class RowEmitter:
         if self._stages:
             streaming.finish(self.source.target)
 
-    def _row(self, phase: PhaseFrame, number: ir.Value) -> None:
+    def _row(self, phase: PhaseFrame, task: ir.Value) -> None:
         plan = self.plan
-        row = build.delinearize(number, plan.rows)
+        row = build.delinearize(task, plan.rows)
         for loop, stage in enumerate([*plan.stages, []]):
             if loop == 1:
-                self._prefetch(phase, number)
+                self._prefetch(phase, task)
             if not stage and self._in_stretches(loop):
                 self._stretches(phase, row, loop)
             elif stage or plan.full[loop]:
@@ -262,6 +263,7 @@ class RowEmitter:
         shape = (*self.plan.rows, *self.plan.columns)
         stages = {number: self._stage(phase, number) for number, _ in full}
         start = build.mul(build.linearize(row, self.plan.rows), self.width)
+        count = interleaving(self.source.graph, STRETCH, self.source.target)
 
         def column(low: Index, at: ir.Value) -> list[ir.Value]:
             with e.scope():
@@ -272,7 +274,7 @@ class RowEmitter:
             return []
 
         def stretch(low: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            build.for_loop(0, STRETCH, lambda at, _: column(low, at))
+            build.for_loop(0, STRETCH, lambda at, _: column(low, at), interleave=count)
             for number, staged in stages.items():
                 array, target = self.source.results[number], self.source.target
                 where = build.add(start, low)
