@@ -205,7 +205,8 @@ def for_loop(
 ) -> list[ir.Value]:
     """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values.
 
-    A ``rolled`` loop is not unrolled by LLVM; one with ``interleave`` above 1 works on that many vectors side by side.
+    LLVM unrolls short loops before its vectoriser sees them, unless told to leave them ``rolled``. A loop with
+    ``interleave`` above 1 works on that many vectors side by side.
     """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
     if rolled or interleave > 1:
