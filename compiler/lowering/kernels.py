@@ -68,39 +68,66 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
 
 
 def _move_bf16_as_bits(module: ir.Module) -> bool:
-    """Let memory hold the bits of bf16 as integers, so that values that are only moved are integers throughout.
+    """Let bf16 values that are only moved (loaded, stored, selected, passed to blocks) be integers throughout.
 
     LLVM makes wide vectors of neighbouring moves, and its instruction selection asserts on some of bf16, which has
-    vectors but hardly any operations on them. Returns whether anything was changed.
+    vectors but hardly any operations on them; a chosen or carried scalar it keeps as an f32, and calls a function that
+    nobody defines to round it back where the CPU has no instruction for that. Returns whether anything was changed.
     """
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "llvm.load":
-            if "bf16" in str(op.results[0].type):
-                found.append(op)
-        elif op.name == "llvm.store" and "bf16" in str(op.operands[0].type):
+        if op.name in _MOVES and "bf16" in str([x.type for x in (*op.operands, *op.results)]):
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    blocks: dict[ir.Block, None] = {}
     for op in found:
         with ir.InsertionPoint(op), op.location:
-            attributes = {
-                name: op.attributes[name] for name in cast("list[str]", list(op.attributes))
-            }
-            if op.name == "llvm.store":
-                value, pointer = op.operands
-                bits = _bitcast(value, _as_bits(value.type))
-                ir.Operation.create("llvm.store", [], [bits, pointer], attributes)
+            if op.name in _BRANCHES:
+                blocks |= dict.fromkeys(op.successors)
+                _pass_bits(op)
             else:
-                kind = op.results[0].type
-                load = ir.Operation.create(
-                    "llvm.load", [_as_bits(kind)], [op.operands[0]], attributes
-                )
-                op.results[0].replace_all_uses_with(_bitcast(load.results[0], kind))
-        op.erase()
+                _move_bits(op)
+    for block in blocks:
+        _take_bits(block)
     return bool(found)
+
+
+_BRANCHES = ("llvm.br", "llvm.cond_br", "llvm.switch")
+_MOVES = ("llvm.load", "llvm.store", "llvm.select", *_BRANCHES)
+
+
+def _bits_of(value: ir.Value) -> ir.Value:
+    """A bf16 value's bits; any other value as it is."""
+    return _bitcast(value, _as_bits(value.type)) if "bf16" in str(value.type) else value
+
+
+def _move_bits(op: ir.Operation) -> None:
+    attributes = {name: op.attributes[name] for name in cast("list[str]", list(op.attributes))}
+    kinds = [_as_bits(x.type) for x in op.results]
+    moved = ir.Operation.create(op.name, kinds, [_bits_of(x) for x in op.operands], attributes)
+    for old, new in zip(op.results, moved.results, strict=True):
+        old.replace_all_uses_with(_bitcast(new, old.type))
+    op.erase()
+
+
+def _pass_bits(branch: ir.Operation) -> None:
+    for number, value in enumerate(list(branch.operands)):
+        branch.operands[number] = _bits_of(value)
+
+
+def _take_bits(block: ir.Block) -> None:
+    """Make the block's arguments what its predecessors pass now."""
+    for argument in block.arguments:
+        kind = argument.type
+        if "bf16" not in str(kind):
+            continue
+        argument.set_type(_as_bits(kind))
+        with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
+            value = _bitcast(argument, kind)
+        argument.replace_all_uses_except(value, cast("ir.Operation", value.owner).operation)
 
 
 def _as_bits(kind: ir.Type) -> ir.Type:

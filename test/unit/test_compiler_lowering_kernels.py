@@ -55,6 +55,23 @@ func.func @convert(%a: memref<64xf32>, %r: memref<64xbf16>, %back: memref<64xf32
 }
 """
 
+CHOOSE = """
+func.func @choose(%a: memref<8xbf16>, %r: memref<8xbf16>, %w: memref<8xi8>, %s: memref<8xi8>,
+                  %b: index, %e: index) {
+  %c1 = arith.constant 1 : index
+  %first = memref.load %a[%b] : memref<8xbf16>
+  %last = scf.for %i = %b to %e step %c1 iter_args(%best = %first) -> (bf16) {
+    %x = memref.load %a[%i] : memref<8xbf16>
+    %better = arith.cmpf ogt, %x, %best : bf16
+    %next = arith.select %better, %x, %best : bf16
+    memref.store %next, %r[%i] : memref<8xbf16>
+    scf.yield %next : bf16
+  }
+  memref.store %last, %r[%b] : memref<8xbf16>
+  return
+}
+"""
+
 UNARY = """
 func.func @f(%a: memref<8xf32>, %r: memref<8xf32>, %w: memref<64xi8>, %s: memref<64xi8>,
              %b: index, %e: index) {{
@@ -108,6 +125,20 @@ def test_bf16_rounds_to_nearest_even_and_keeps_subnormals() -> None:
     np.testing.assert_array_equal(r[finite].view(np.uint16), expected[finite].view(np.uint16))
     assert np.isnan(r[~finite].astype(np.float32)).all()
     np.testing.assert_array_equal(back[finite], expected[finite].astype(np.float32))
+
+
+def test_bf16_is_chosen_and_carried_as_bits() -> None:
+    """Where the CPU has no bf16, LLVM would call a function to round such values back from f32."""
+    values = [3, -1, 7, 2, 9, 9, -4, 8]
+    a, r = np.array(values, ml_dtypes.bfloat16), np.zeros(8, ml_dtypes.bfloat16)
+    run_phase(CHOOSE, "choose", [a, r], 0, 8)
+    np.testing.assert_array_equal(r.astype(int), [9, *np.maximum.accumulate(values)[1:]])
+    with ir.Context():
+        module = ir.Module.parse(CHOOSE)
+        lower_to_llvm_dialect(module)
+        moves = [x for x in str(module).splitlines() if "llvm.select" in x or "llvm.br" in x]
+        assert any("i16" in line for line in moves)
+        assert not any("bf16" in line for line in moves)
 
 
 @pytest.mark.parametrize(
