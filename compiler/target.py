@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from gristmill.errors import InputError
 
+#: Measured on a machine with 480 MiB of L3: docs/notes/2026-11-29-streaming.md.
+_MOST_KEPT_BYTES = 40 << 20
+
 
 @dataclass(frozen=True)
 class Target:
@@ -32,6 +35,11 @@ class Target:
     l2_bytes: int = 1024 * 1024
     l3_bytes: int = 32 * 1024 * 1024
     max_threads: int = 2
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the last-level cache can be trusted to keep: of a large one, others use a part."""
+        return min(self.l3_bytes, _MOST_KEPT_BYTES)
 
     def lanes(self, nbytes: int) -> int:
         """Elements of ``nbytes`` each that one vector register holds."""

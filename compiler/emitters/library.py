@@ -28,9 +28,6 @@ from gristmill.errors import UnsupportedError
 #: Operations in one code-generation unit: below it, splitting costs more than the second core gains.
 UNIT_OPERATIONS = 300
 
-#: Bytes that a last-level cache of any size is trusted to keep: others use it too (docs/notes/2026-11-29-streaming.md).
-MOST_KEPT_BYTES = 40 << 20
-
 
 @dataclass
 class KernelLibrary:
@@ -159,7 +156,7 @@ def _streamed(functions: dict[str, ir.Operation], target: Target) -> dict[str, f
                 found = frozenset(
                     number
                     for number, result in enumerate(view.operation.results)
-                    if touched >= min(target.l3_bytes, MOST_KEPT_BYTES)
+                    if touched >= target.kept_bytes
                     and result in returned
                     and results[number] >= 2 * target.l2_bytes
                 )

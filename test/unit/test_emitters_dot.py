@@ -151,6 +151,8 @@ def test_few_rows(rows: int, transposed: bool, operand: str) -> None:
 
 def test_several_rows_against_a_large_matrix() -> None:
     check(problem_of("6x1030xf32", "1030x1025xf32", "f32", **MATMUL))
+    small = dataclasses.replace(host_target(), l3_bytes=1 << 20)
+    check(problem_of("8x1030xf32", "1030x1025xf32", "f32", **MATMUL), target=small)
 
 
 def test_smaller_vectors() -> None:
@@ -323,6 +325,8 @@ def test_prologues_compute_the_operands(shape: tuple[int, int, int]) -> None:
         ("1x512xf32", "512x512xf32", MATMUL, Form.STREAMED),
         ("6x1024xf32", "1024x1024xf32", MATMUL, Form.STREAMED),
         ("6x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),
+        ("8x768xf32", "768x3072xf32", MATMUL, Form.BLOCKED),
+        ("8x1024xf32", "1024x4096xf32", MATMUL, Form.STREAMED),  # more than L3 keeps
         ("512x512xf32", "512xf32", MATMUL, Form.DOTTED),
         ("512x512xf32", "512xf32", {"lhs_contract": (0,), "rhs_contract": (0,)}, Form.STREAMED),
         ("64x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),
@@ -332,7 +336,8 @@ def test_forms(lhs: str, rhs: str, dims: dict[str, Any], form: Form) -> None:
     problem = problem_of(lhs, rhs, "f32", **dims)
     kinds = problem.lhs.array, problem.rhs.array
     kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 64)
-    assert choose_form(kernel)[0] is form
+    target = dataclasses.replace(host_target(), l3_bytes=32 << 20)
+    assert choose_form(kernel, target)[0] is form
 
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])

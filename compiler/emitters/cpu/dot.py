@@ -73,7 +73,7 @@ def emit_dot(
         epilogue,
         target.vector_bytes,
     )
-    form, swapped = choose_form(kernel)
+    form, swapped = choose_form(kernel, target)
     if swapped:
         kernel = _swap(kernel)
     module = ir.Module.create()

@@ -31,7 +31,12 @@ _SCALAR_WORK = 256
 _UNPACKED_ROWS = (24, 11, 6)
 
 
-def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
+#: Most rows for which a right operand whose rows are contiguous is streamed: one of less than 4 MiB; a larger one; one
+#: that the last-level cache does not keep, which packing would read, write and read again.
+_STREAMED_ROWS = (3, 6, 8)
+
+
+def choose_form(kernel: DotKernel, target: Target) -> tuple[Form, bool]:
     """The form for a product, and whether to exchange its operands first."""
     problem = kernel.problem
     if problem.batch * problem.m * problem.n * problem.k <= _SCALAR_WORK:
@@ -42,14 +47,14 @@ def choose_form(kernel: DotKernel) -> tuple[Form, bool]:
     ]
     candidates.sort(key=lambda candidate: candidate[0].m)
     for candidate, prologue, swapped in candidates:
-        form = _few_rows_form(candidate, prologue, kernel)
+        form = _few_rows_form(candidate, prologue, kernel, target)
         if form is not None:
             return form, swapped
     return Form.BLOCKED, False
 
 
 def _few_rows_form(
-    problem: DotProblem, prologue: Prologue | None, kernel: DotKernel
+    problem: DotProblem, prologue: Prologue | None, kernel: DotKernel, target: Target
 ) -> Form | None:
     """The form bound by reading the right operand, where it beats blocking."""
     rhs, lanes = problem.rhs, kernel.lanes
@@ -59,9 +64,16 @@ def _few_rows_form(
         # Blocking would transpose; sums of more rows do not fit 16 registers.
         return Form.DOTTED if problem.m <= (8 if kernel.vector_bytes >= 64 else 4) else None
     if rhs.free.stride == 1 and problem.n >= lanes:
-        outside_caches = problem.k * problem.n * rhs.array.element.nbytes >= 4 << 20
-        return Form.STREAMED if problem.m <= (6 if outside_caches else 3) else None
+        nbytes = problem.k * problem.n * rhs.array.element.nbytes
+        near, farther, far = _STREAMED_ROWS
+        most = near if nbytes < 4 << 20 else farther if _is_kept(nbytes, target) else far
+        return Form.STREAMED if problem.m <= most else None
     return None
+
+
+def _is_kept(nbytes: int, target: Target) -> bool:
+    """Whether the last-level cache keeps a right operand from one call to the next."""
+    return 2 * nbytes < target.kept_bytes
 
 
 #: Most rows for which a constant right operand is packed at compile time: beyond, packing at each call costs nothing
@@ -75,8 +87,11 @@ def packed_width(kernel: DotKernel, target: Target) -> int | None:
     exact = problem.rhs.array.element == problem.accumulate
     if not exact or kernel.paired or problem.batch != 1 or problem.m > _PREPACKED_ROWS:
         return None
-    form, swapped = choose_form(kernel)
-    if form is not Form.BLOCKED or swapped:
+    form, swapped = choose_form(kernel, target)
+    # Few rows are streamed only while packing is done at each call.
+    if swapped or not (
+        form is Form.BLOCKED or (form is Form.STREAMED and problem.m > _STREAMED_ROWS[1])
+    ):
         return None
     width = choose_tiling(kernel, target).vectors * kernel.lanes
     return width if problem.n % width == 0 and problem.n > width else None
@@ -165,8 +180,9 @@ def _lies_in_panels(operand: Operand, width: int) -> bool:
 def _unpacked_rows(operand: Operand, target: Target) -> int:
     """Most rows for which the right operand is read where it lies."""
     near, farther, far = _UNPACKED_ROWS
-    caches = operand.array.nbytes / target.l2_bytes
-    return near if caches <= 2 else farther if caches <= 8 else far
+    if operand.array.nbytes <= 2 * target.l2_bytes:
+        return near
+    return farther if _is_kept(operand.array.nbytes, target) else far
 
 
 def _rhs_access(
