@@ -1,12 +1,13 @@
 // RUN: %gristmill compile %s --emit=kernels | filecheck %s
 
-// Counters of a ThreeFry stream; a scatter of window maxima; a running sum of eight lines at a time.
+// Counters of a ThreeFry stream; a running sum of a row's vectors; a scatter of window maxima.
 // CHECK-LABEL: func.func @kernel_0_rng_bit_generator(
 // CHECK:         arith.constant 466688986 : i32
+// CHECK-LABEL: func.func @kernel_1_cumulative(
+// CHECK:         vector.shuffle
+// CHECK-NEXT:    arith.addf
 // CHECK-LABEL: func.func @kernel_2_select_and_scatter(
 // CHECK:         scf.for {{.*}} -> (i1, index, f32)
-// CHECK-LABEL: func.func @kernel_1_cumulative(
-// CHECK:         scf.for {{.*}} -> (f32, f32, f32, f32, f32, f32, f32, f32)
 func.func public @main(%s: tensor<2xui64>, %x: tensor<16x100xf32>, %w: tensor<16x50xf32>)
     -> (tensor<2xui64>, tensor<64xui32>, tensor<16x100xf32>, tensor<16x100xf32>) {
   %z = stablehlo.constant dense<0.0> : tensor<f32>
