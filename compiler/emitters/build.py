@@ -261,7 +261,7 @@ def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: El
     memref.StoreOp(value, buffer, [index_value(i) for i in index])
 
 
-def view(workspace: ir.Value, offset: int, array: ArrayType) -> ir.Value:
+def view(workspace: ir.Value, offset: Index, array: ArrayType) -> ir.Value:
     """A typed memref over ``workspace`` bytes (``memref<Nxi8>``) starting at byte ``offset``."""
     return memref.ViewOp(memref_type(array), workspace, index_value(offset), []).result
 

@@ -21,6 +21,7 @@ _CLASSES: dict[str, str] = {
     "transpose": "transpose:TransposeEmitter",
     "concatenate": "concatenate:ConcatenateEmitter",
     "dot": "dot_fusion:DotFusionEmitter",
+    "attention": "attention:AttentionEmitter",
     "update": "update:UpdateEmitter",
     "scatter": "update:ScatterEmitter",
     "sort": "sort:SortEmitter",

@@ -35,6 +35,7 @@ PASSES: dict[str, str] = _table(
     ("order-effects", "order_effects:OrderEffectsPass"),
     ("limit-sorts", "limit_sorts:LimitSortsPass"),
     ("fuse", "fuse:FusePass"),
+    ("fuse-attention", "fuse_attention:FuseAttentionPass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )
 

@@ -10,7 +10,9 @@ one task alone uses is packed to that thread's scratch just before its chunk is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from mlir import ir
@@ -201,6 +203,37 @@ class Geometry:
     def scratch_bytes(self) -> int:
         """Scratch of one thread."""
         return self.chunk_bytes + self.sum_elements * self.kernel.problem.accumulate.nbytes
+
+
+def multiply_tile(
+    shape: tuple[int, int, int],
+    count: Index,
+    sums: list[ir.Value],
+    lhs_at: Callable[[Index, int], ir.Value],
+    rhs_at: Callable[[Index, int], ir.Value],
+    combine: Callable[[ir.Value, ir.Value, ir.Value], ir.Value],
+) -> list[ir.Value]:
+    """The loop over ``k`` of a register tile: one vector load a vector, one broadcast a row, one multiply-add each.
+
+    Args:
+        shape: rows, vectors in a row and lanes of a vector.
+        count: steps of ``k``.
+        sums: the sums to add to, row by row.
+        lhs_at: the left operand at a step, in a row.
+        rhs_at: the right operand's vector at a step, by its number.
+        combine: ``lhs * rhs + sum`` on vectors.
+    """
+    rows, vectors, lanes = shape
+
+    def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        columns = [rhs_at(k, j) for j in range(vectors)]
+        result: list[ir.Value] = []
+        for i in range(rows):
+            value = broadcast(lhs_at(k, i), lanes)
+            result += [combine(value, columns[j], sums[i * vectors + j]) for j in range(vectors)]
+        return result
+
+    return for_loop(0, count, step, sums)
 
 
 def _round(nbytes: int) -> int:
@@ -410,7 +443,7 @@ class _Task:
         def fresh() -> list[ir.Value]:
             return [zero(element, self.lanes)] * (rows * vectors)
 
-        def partial() -> list[ir.Value]:
+        def earlier() -> list[ir.Value]:
             return [
                 load_vector(self.sums, p, element, self.lanes, self._mask(j))
                 for row in places
@@ -418,7 +451,7 @@ class _Task:
             ]
 
         kinds = [kind] * (rows * vectors)
-        start = fresh() if k0 == 0 else if_else(equal(k0, 0), kinds, fresh, partial)
+        start = fresh() if k0 == 0 else if_else(equal(k0, 0), kinds, fresh, earlier)
         totals = self._multiply(m, rows, k0, count, start)
         for i, row in enumerate(places):
             for j, place in enumerate(row):
@@ -436,23 +469,15 @@ class _Task:
     def _multiply(
         self, m: Index, rows: int, k0: Index, count: Index, start: list[ir.Value]
     ) -> list[ir.Value]:
-        """The loop over ``k``: one vector load a vector, one broadcast a row, one multiply-add each."""
-        vectors = self.tiling.vectors
-        lhs_at = self._lhs_address(m, k0)
-        rhs_at = self._rhs_address(k0)
-
-        def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            columns = [rhs_at(k, j) for j in range(vectors)]
-            result: list[ir.Value] = []
-            for i in range(rows):
-                value = broadcast(lhs_at(k, i), self.lanes)
-                result.extend(
-                    self.combine(value, columns[j], sums[i * vectors + j], self.element)
-                    for j in range(vectors)
-                )
-            return result
-
-        return for_loop(0, count, step, start)
+        """Add ``count`` steps of ``k`` to the sums of a tile."""
+        return multiply_tile(
+            (rows, self.tiling.vectors, self.lanes),
+            count,
+            start,
+            self._lhs_address(m, k0),
+            self._rhs_address(k0),
+            partial(self.combine, element=self.element),
+        )
 
     def _lhs_address(self, m: Index, k0: Index):
         row, step = self.geometry.lhs_strides

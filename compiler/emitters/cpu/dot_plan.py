@@ -102,7 +102,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
     problem, lanes = kernel.problem, kernel.lanes
     nbytes = problem.accumulate.nbytes
     registers = 32 if target.vector_bytes >= 64 else 16
-    tallest, vectors = _register_tile(problem, lanes, registers, blocking.vectors)
+    tallest, vectors = register_tile(problem, lanes, registers, blocking.vectors)
     width = vectors * lanes
     panels = -(-problem.n // width)
 
@@ -136,7 +136,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
     )
 
 
-def _register_tile(
+def register_tile(
     problem: DotProblem, lanes: int, registers: int, wanted: int | None = None
 ) -> tuple[int, int]:
     """The tallest register tile, in rows and vectors, for the best estimated rate of useful multiply-adds.

@@ -14,7 +14,7 @@ memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
@@ -44,6 +44,9 @@ from gristmill.runtime.types import ArrayType
 
 #: Bytes of a row that are prefetched at most, and bytes of a cache line.
 MOST_PREFETCHED, LINE = 8 * 1024, 64
+
+#: Operations whose value is at hand: reading one again costs nothing but a load.
+_LEAVES = ("parameter", "constant", "reduce", "dot_general")
 
 #: Subtree cost (tenths of a nanosecond an element) from which keeping a value beats computing it again.
 KEEP_COST = 4
@@ -122,7 +125,7 @@ def _plan_kept(plan: RowPlan, level: dict[Node, int]) -> list[list[Node]]:
         stack = _loop_roots(plan, loop)
         while stack:
             node = stack.pop()
-            if node in fresh or node.kind in ("parameter", "constant", "reduce"):
+            if node in fresh or node.kind in _LEAVES:
                 continue
             first = computed.get(node)
             if first is not None and node.type.size == size and _is_worth_keeping(node):
@@ -172,7 +175,7 @@ def _subtree_cost(node: Node) -> int:
         total += node_cost(current)
         for operand in current.operands:
             whole = operand.type.size == node.type.size and operand not in seen
-            if whole and operand.kind not in ("parameter", "reduce", "constant"):
+            if whole and operand.kind not in _LEAVES:
                 seen.add(operand)
                 stack.append(operand)
     return total
@@ -211,7 +214,15 @@ class RowEmitter:
     def emit(self) -> KernelDefinition:
         """Emit the kernel: tasks are rows."""
         plan, width = self.plan, self.width
-        scratch = 0
+        frame = KernelFrame(self.source, scratch_bytes=self.lay_out(0))
+        rows = math.prod(plan.rows)
+        cost = element_cost(self.source.graph)
+        frame.phase(self._rows, max(1, rows), worth_splitting(rows * width, cost))
+        return frame.finish("row", rows * width * cost, row_inplace_pairs(self.source.graph, plan))
+
+    def lay_out(self, scratch: int) -> int:
+        """Place what a row needs in scratch memory from byte ``scratch`` on; returns where that ends."""
+        plan, width = self.plan, self.width
         for node in (n for kept in plan.kept for n in kept):
             self._offsets[node] = scratch
             scratch += align_up(width * node.type.element.nbytes)
@@ -223,30 +234,33 @@ class RowEmitter:
         lane_bytes = max(
             (reduction.lane_bytes(node) for stage in plan.stages for node in stage), default=0
         )
-        frame = KernelFrame(self.source, scratch_bytes=scratch + lane_bytes)
-        rows = math.prod(plan.rows)
-        cost = element_cost(self.source.graph)
-        frame.phase(self._rows, max(1, rows), worth_splitting(rows * width, cost))
-        return frame.finish("row", rows * width * cost, row_inplace_pairs(self.source.graph, plan))
+        return scratch + lane_bytes
 
     def _rows(self, phase: PhaseFrame) -> None:
-        phase.each_task(lambda row: self._row(phase, row))
+        phase.each_task(lambda row: self.row(phase, row))
         if self._stages:
             streaming.finish(self.source.target)
 
-    def _row(self, phase: PhaseFrame, task: ir.Value) -> None:
-        plan = self.plan
-        row = build.delinearize(task, plan.rows)
+    def row(
+        self, phase: PhaseFrame, number: ir.Value, targets: Mapping[int, ir.Value] | None = None
+    ) -> None:
+        """Compute row ``number``; results that have one of ``targets``, of a row or of one element, go there."""
+        plan, targets = self.plan, targets or {}
+        row = build.delinearize(number, plan.rows)
         for loop, stage in enumerate([*plan.stages, []]):
             if loop == 1:
-                self._prefetch(phase, task)
+                self._prefetch(phase, number)
             if not stage and self._in_stretches(loop):
                 self._stretches(phase, row, loop)
             elif stage or plan.full[loop]:
-                self._columns(phase, row, loop, stage)
+                self._columns(phase, row, loop, stage, targets)
         for number, node in plan.per_row:
             index = row_index(node, row)
-            phase.store(number, phase.elemental.value(node, index), index, node.type)
+            value = phase.elemental.value(node, index)
+            if number in targets:
+                build.store(value, targets[number], (0,), node.type.element)
+            else:
+                phase.store(number, value, index, node.type)
 
     def _in_stretches(self, loop: int) -> bool:
         """Whether loop ``loop`` does nothing but store results, all of them streamed, over one dimension."""
@@ -304,7 +318,14 @@ class RowEmitter:
 
             build.for_loop(0, self.width, line, step=step)
 
-    def _columns(self, phase: PhaseFrame, row: list[Index], loop: int, stage: list[Node]) -> None:
+    def _columns(
+        self,
+        phase: PhaseFrame,
+        row: list[Index],
+        loop: int,
+        stage: list[Node],
+        targets: Mapping[int, ir.Value],
+    ) -> None:
         """One pass over the row: feed the reductions of ``stage``, keep and store what is due."""
         e = phase.elemental
         kept = [(node, self._row_buffer(phase, node)) for node in self.plan.kept[loop]]
@@ -316,6 +337,7 @@ class RowEmitter:
             for number, _ in self.plan.full[loop]
             if number in self._stages
         }
+        buffers = {**targets, **stages}
 
         def visit(column: Sequence[Index]) -> None:
             index = [*row, *column]
@@ -328,8 +350,8 @@ class RowEmitter:
             for number, node in self.plan.full[loop]:
                 at = full_index(node, index, shape)
                 value = e.value(node, at)
-                if number in stages:
-                    build.store(value, stages[number], (position,), node.type.element)
+                if number in buffers:
+                    build.store(value, buffers[number], (position,), node.type.element)
                 else:
                     phase.store(number, value, at, node.type)
 
