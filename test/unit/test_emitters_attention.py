@@ -65,6 +65,10 @@ def attention(q: Any, k: Any, v: Any, *, hidden: float | None = None, bias: Any 
     return jnp.einsum("bhqk,bhkn->bhqn", jax.nn.softmax(scores, axis=-1), v)
 
 
+def biased(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return attention(q, k, v, bias=bias)
+
+
 #: batch, heads, rows, keys, d, columns of the output.
 SHAPES = [
     (1, 1, 64, 64, 16, 16),
@@ -109,7 +113,7 @@ def test_rows_without_any_key_are_nan() -> None:
     inputs = normal(1, 2, 48, 16), normal(1, 2, 64, 16), normal(1, 2, 64, 16)
     bias = np.zeros((48, 64), np.float32)
     bias[[3, 40]] = -np.inf
-    compilation, fused = build(lambda q, k, v, b: attention(q, k, v, bias=b), *inputs, bias)
+    compilation, fused = build(biased, *inputs, bias)
     assert fused
     result = run(compilation, *inputs, bias)
     assert np.isnan(result[:, :, [3, 40]]).all()
@@ -119,7 +123,7 @@ def test_rows_without_any_key_are_nan() -> None:
 def test_a_bias_of_each_head() -> None:
     inputs = normal(2, 3, 48, 16), normal(2, 3, 64, 16), normal(2, 3, 64, 16)
     bias = 3 * normal(3, 48, 64)
-    compilation, fused = build(lambda q, k, v, b: attention(q, k, v, bias=b), *inputs, bias)
+    compilation, fused = build(biased, *inputs, bias)
     assert fused
     expected = reference(*inputs, bias=bias.astype(np.float64))
     np.testing.assert_allclose(run(compilation, *inputs, bias), expected, rtol=2e-6, atol=2e-6)
@@ -186,7 +190,11 @@ def test_divisors_along_the_keys_are_not_the_rows_own() -> None:
 def test_an_epilogue() -> None:
     inputs = normal(1, 2, 48, 16), normal(1, 2, 64, 16), normal(1, 2, 64, 16)
     residual = normal(1, 2, 48, 16)
-    compilation, fused = build(lambda q, k, v, r: 2 * attention(q, k, v) + r, *inputs, residual)
+
+    def function(q: Any, k: Any, v: Any, r: Any) -> Any:
+        return 2 * attention(q, k, v) + r
+
+    compilation, fused = build(function, *inputs, residual)
     assert fused
     expected = 2 * reference(*inputs) + residual
     np.testing.assert_allclose(run(compilation, *inputs, residual), expected, rtol=4e-6, atol=4e-6)

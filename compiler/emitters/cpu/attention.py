@@ -127,7 +127,7 @@ class Plan:
         """Blocks whose scores take a part of the second-level cache, and enough of them for the threads."""
         problem = attention.first
         tall = _panels(problem, problem.m, target)
-        limit = max(tall.mr, target.l2_bytes // 2 // (tall.row_length * 4))
+        limit = max(tall.mr, target.l2_bytes // 4 // (tall.row_length * 4))
         blocks = -(-problem.m // limit)
         while problem.batch * blocks < 4 * target.max_threads and problem.m > 4 * tall.mr * blocks:
             blocks += 1
@@ -178,7 +178,8 @@ class AttentionEmitter:
         parallel = worth_splitting(scores, cost)
         frame.phase(self._pack, self._packing_tasks(first) + self._packing_tasks(second), parallel)
         frame.phase(self._blocks, problem.batch * self.plan.blocks, parallel)
-        return frame.finish("attention", scores * (2 * problem.k + 2 * second.problem.n + cost))
+        products = 2 * (problem.k + second.problem.n)
+        return frame.finish("attention", scores * (products + element_cost(self.rows.source.graph)))
 
     # Packing: a task of either product packs about the same number of elements.
 
@@ -386,13 +387,13 @@ class AttentionEmitter:
 
         def row(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             buffer = build.view(phase.scratch, mul(i, length * 4), array)
-            index = build.delinearize(add(mul(batch, problem.m), add(m0, i)), self.rows.plan.rows)
+            number = build.index_value(add(mul(batch, problem.m), add(m0, i)))
             with phase.elemental.scope():
                 phase.elemental.bind(self.attention.scores, lambda at: load_scalar(buffer, at[-1]))
                 divisor = build.view(
                     phase.scratch, add(mul(i, 4), self._divisors_at), self._array(1)
                 )
-                self.rows.row(phase, index, {0: buffer, 1: divisor})
+                self.rows.row(phase, number, {0: buffer, 1: divisor})
             return []
 
         for_loop(0, count, row)

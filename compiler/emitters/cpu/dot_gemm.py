@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from mlir import ir
@@ -476,7 +475,7 @@ class _Task:
             start,
             self._lhs_address(m, k0),
             self._rhs_address(k0),
-            partial(self.combine, element=self.element),
+            lambda lhs, rhs, total: self.combine(lhs, rhs, total, self.element),
         )
 
     def _lhs_address(self, m: Index, k0: Index):
