@@ -242,14 +242,14 @@ class RowEmitter:
             streaming.finish(self.source.target)
 
     def row(
-        self, phase: PhaseFrame, number: ir.Value, targets: Mapping[int, ir.Value] | None = None
+        self, phase: PhaseFrame, task: ir.Value, targets: Mapping[int, ir.Value] | None = None
     ) -> None:
-        """Compute row ``number``; results that have one of ``targets``, of a row or of one element, go there."""
+        """Compute row ``task``; results that have one of ``targets``, of a row or of one element, go there."""
         plan, targets = self.plan, targets or {}
-        row = build.delinearize(number, plan.rows)
+        row = build.delinearize(task, plan.rows)
         for loop, stage in enumerate([*plan.stages, []]):
             if loop == 1:
-                self._prefetch(phase, number)
+                self._prefetch(phase, task)
             if not stage and self._in_stretches(loop):
                 self._stretches(phase, row, loop)
             elif stage or plan.full[loop]:
