@@ -203,7 +203,7 @@ class Clustering:
         self._shared: dict[Node, list[Cluster]] = {}
         self._live_results = set(graph.results)
         #: Numbers of components that are not followed, by what computes them.
-        self._computed: dict[tuple[Node, int, int, SymbolicIndex], int] = {}
+        self._computed: dict[tuple[Node, int, SymbolicIndex, int], int] = {}
 
     def run(self) -> list[Cluster]:
         """Cluster every live operation that needs a kernel; clusters come in reverse order of their roots."""
@@ -302,16 +302,18 @@ class Clustering:
             found = [(x, opaque(x)) for x in node.operands if not _reads_whole(node, x)]
         else:
             found = list(zip(node.operands, operand_indices(node, index), strict=True))
+        # The reductions of a kernel walk over their operands together.
+        ways = [
+            (cluster.root, 0) if node.kind == "reduce" else (node, n) for n in range(len(found))
+        ]
         return [
-            (x, self._distinct(node, number, index, at)) for number, (x, at) in enumerate(found)
+            (x, self._distinct((*way, index), at)) for way, (x, at) in zip(ways, found, strict=True)
         ]
 
-    def _distinct(
-        self, node: Node, number: int, index: SymbolicIndex, at: SymbolicIndex
-    ) -> SymbolicIndex:
-        """``at``, where ``node`` at ``index`` reads operand ``number``, with a number for each way of computing it."""
+    def _distinct(self, way: tuple[Node, int, SymbolicIndex], at: SymbolicIndex) -> SymbolicIndex:
+        """``at``, with numbers of this ``way`` of computing it: a node, which operand, and where the node is read."""
         return tuple(
-            self._computed.setdefault((node, number, d, index), OPAQUE - 1 - len(self._computed))
+            self._computed.setdefault((*way, d), OPAQUE - 1 - len(self._computed))
             if i == OPAQUE
             else i
             for d, i in enumerate(at)

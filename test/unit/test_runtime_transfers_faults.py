@@ -266,8 +266,11 @@ def test_a_transfer_ends_though_its_memory_cannot_be_given_back(faulty):
         event.wait(LIMIT)
         assert manager.uploader.wait_idle(lambda: manager._state.running == 0, LIMIT)
 
-    with pytest.warns(ResourceWarning, match="does not let go"):
+    with pytest.warns(ResourceWarning, match="does not let go") as warned:
         end()
+        limit = time.monotonic() + LIMIT
+        while not warned and time.monotonic() < limit:  # it comes from the transfer's thread
+            time.sleep(0.001)
     assert ends == [None]
     assert allocation.closed
 
