@@ -68,7 +68,7 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
 
 
 def _move_bf16_as_bits(module: ir.Module) -> bool:
-    """Let bf16 values that are only moved (loaded, stored, selected, passed to blocks) be integers throughout.
+    """Let bf16 values that are only moved (loaded, stored, also masked, selected, passed to blocks) be integers.
 
     LLVM makes wide vectors of neighbouring moves, and its instruction selection asserts on some of bf16, which has
     vectors but hardly any operations on them; a chosen or carried scalar it keeps as an f32, and calls a function that
@@ -96,7 +96,8 @@ def _move_bf16_as_bits(module: ir.Module) -> bool:
 
 
 _BRANCHES = ("llvm.br", "llvm.cond_br", "llvm.switch")
-_MOVES = ("llvm.load", "llvm.store", "llvm.select", *_BRANCHES)
+_MASKED = ("llvm.intr.masked.load", "llvm.intr.masked.store")
+_MOVES = ("llvm.load", "llvm.store", "llvm.select", *_MASKED, *_BRANCHES)
 
 
 def _bits_of(value: ir.Value) -> ir.Value:

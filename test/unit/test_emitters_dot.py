@@ -268,9 +268,12 @@ def test_epilogue_sees_every_element_at_its_index(lhs: str, rhs: str, dims: dict
     ) -> list[ir.Value]:
         shift = memref.LoadOp(buffers[2], [index_value(index[-1])]).result
         other = memref.LoadOp(buffers[3], [index_value(i) for i in index]).result
-        nought = arith.ConstantOp(value.type, ir.FloatAttr.get(value.type, 0.0)).result
-        total = arith.AddFOp(value, shift).result
-        return [arith.MaximumFOp(total, nought).result, other]
+        wide = ir.F32Type.get()
+        narrow = value.type != wide  # CPUs need not have arithmetic on bf16
+        value, shift = (arith.ExtFOp(wide, x).result if narrow else x for x in (value, shift))
+        nought = arith.ConstantOp(wide, ir.FloatAttr.get(wide, 0.0)).result
+        total = arith.MaximumFOp(arith.AddFOp(value, shift).result, nought).result
+        return [arith.TruncFOp(other.type, total).result if narrow else total, other]
 
     rng = np.random.default_rng(2)
     kinds = [problem.lhs.array, problem.rhs.array, bias, residual]
