@@ -30,11 +30,11 @@ DOT = """func.func @main(%x: tensor<96x3000xf32>, %y: tensor<3000x200xf32>) -> t
   return %1 : tensor<96x200xf32>
 }
 """
-CONVOLUTION = """func.func @main(%x: tensor<1x20x21x8xf32>, %w: tensor<3x3x8x72xf32>) -> tensor<1x20x21x72xf32> {
+CONVOLUTION = """func.func @main(%x: tensor<1x6x150x8xf32>, %w: tensor<3x3x8x72xf32>) -> tensor<1x6x150x72xf32> {
   %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
     window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-    : (tensor<1x20x21x8xf32>, tensor<3x3x8x72xf32>) -> tensor<1x20x21x72xf32>
-  return %0 : tensor<1x20x21x72xf32>
+    : (tensor<1x6x150x8xf32>, tensor<3x3x8x72xf32>) -> tensor<1x6x150x72xf32>
+  return %0 : tensor<1x6x150x72xf32>
 }
 """
 
@@ -49,7 +49,7 @@ def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.asarray(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims))
 
 
-SHAPES = {"dot": ((96, 3000), (3000, 200)), "convolution": ((1, 20, 21, 8), (3, 3, 8, 72))}
+SHAPES = {"dot": ((96, 3000), (3000, 200)), "convolution": ((1, 6, 150, 8), (3, 3, 8, 72))}
 TEXTS = {"dot": DOT, "convolution": CONVOLUTION}
 
 
