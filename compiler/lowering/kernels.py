@@ -19,11 +19,12 @@ from gristmill.compiler.target import Target
 from gristmill.errors import LoweringError
 
 _PASSES: tuple[str, ...] = (
+    # bf16 conversions become integer arithmetic: the hardware instruction flushes subnormals. This comes first, as the
+    # canonicaliser would make one conversion to bf16, which few CPUs have, of an integer's two steps.
+    "arith-expand{include-bf16=true}",
     "canonicalize",
     "cse",
     "loop-invariant-code-motion",
-    # bf16 conversions become integer arithmetic: the hardware instruction flushes subnormals.
-    "arith-expand{include-bf16=true}",
     "convert-vector-to-scf",
     "expand-strided-metadata",
     "lower-affine",

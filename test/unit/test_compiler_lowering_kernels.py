@@ -153,6 +153,25 @@ def test_bf16_is_chosen_and_carried_as_bits() -> None:
         assert not any("bf16" in line for line in moves)
 
 
+def test_integers_become_bf16_by_way_of_f32() -> None:
+    text = CHOOSE.replace(
+        "memref.load %a[%i] : memref<8xbf16>", "func.call @number(%i) : (index) -> bf16"
+    )
+    number = """
+      func.func private @number(%i: index) -> bf16 {
+        %n = arith.index_cast %i : index to i16
+        %wide = arith.uitofp %n : i16 to f32
+        %x = arith.truncf %wide : f32 to bf16
+        return %x : bf16
+      }"""
+    with ir.Context():
+        module = ir.Module.parse(text + number)
+        lower_to_llvm_dialect(module)
+        made = [x for x in str(module).splitlines() if "uitofp" in x]
+    assert len(made) == 1
+    assert made[0].endswith("i16 to f32")
+
+
 def test_masked_bf16_is_moved_as_bits() -> None:
     """LLVM takes a masked vector apart and, without an instruction for it, calls a function to round its elements."""
     a = np.arange(8).astype(ml_dtypes.bfloat16)
