@@ -52,12 +52,17 @@ def check(
     kind: str = "f32",
     before: str = "nothing",
     target: Target = HOST,
+    past_line: int = 0,
 ) -> str:
-    """Compile, run, compare; returns the kernels."""
+    """Compile, run on an operand ``past_line`` bytes past the begin of a cache line, compare; returns the kernels."""
     numbers = np.random.default_rng(0).integers(0, 2 if kind == "i1" else 11, (2, *shape))
-    values = numbers[0].astype(NAMES[kind])
+    drawn = numbers[0].astype(NAMES[kind])
     if kind.startswith("complex"):
-        values = (values + 1j * numbers[1]).astype(NAMES[kind])
+        drawn = (drawn + 1j * numbers[1]).astype(NAMES[kind])
+    memory = np.empty(drawn.nbytes + 128, np.uint8)
+    begin = -memory.ctypes.data % 64 + past_line
+    values = memory[begin : begin + drawn.nbytes].view(drawn.dtype).reshape(shape)
+    values[...] = drawn
     computed = {"elementwise": values * values, "reverse": values[::-1]}.get(before, values)
     text = program(shape, order, kind, before)
     compilation = compile_stages(import_source(text), target, keep_stages=True)
@@ -103,6 +108,15 @@ def test_shapes(shape: tuple[int, ...], order: tuple[int, ...], before: str) -> 
     check(shape, order, "f32", before)
 
 
+@pytest.mark.parametrize("past_line", [0, 8, 16, 56])
+@pytest.mark.parametrize("shape", [(70, 1024), (200, 1088), (512, 1024), (3, 70, 1024)])
+@pytest.mark.parametrize("kind", ["i8", "bf16", "f32", "f64"])
+def test_lines_of_the_operand(kind: str, shape: tuple[int, ...], past_line: int) -> None:
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    kernels = check(shape, order, kind, past_line=past_line)
+    assert "extract_aligned_pointer_as_index" in kernels
+
+
 @st.composite
 def movements(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     rank = draw(st.integers(2, 5))
@@ -145,5 +159,5 @@ def test_normal_form_moves_memory_alike(
 )
 def test_large_results_go_past_the_caches(shape: tuple[int, ...], streamed: bool) -> None:
     small = replace(HOST, vector_bytes=32, l2_bytes=4096, l3_bytes=8192)
-    kernels = check(shape, (1, 0), target=small)
+    kernels = check(shape, (1, 0), target=small, past_line=16)
     assert ("nontemporal" in kernels) == streamed
