@@ -325,7 +325,7 @@ class Tile:
         """Transpose a block: rows from ``j`` on of ``source`` to columns from ``j`` on of ``target``."""
         lanes = self.tiling.lanes
         rows = [source.load(build.add(j, r), column, lanes) for r in range(lanes)]
-        for c, transposed in enumerate(transpose_vectors(rows, lanes)):
+        for c, transposed in enumerate(transpose_vectors(rows, self.tiling.element.nbytes)):
             target.store(transposed, build.add(row, c), j)
 
     def _drain(self, group: Index, result: Rows, column: Index, rows: tuple[Index, Index]) -> None:
@@ -396,15 +396,42 @@ def _corner(tile: Index, side: int, extent: int) -> Index:
     return build.minimum(start, extent - side) if extent % side else start
 
 
-def transpose_vectors(rows: list[ir.Value], lanes: int) -> list[ir.Value]:
-    """The columns of a square block given by its rows: log2(lanes) rounds that interleave row r with r + lanes/2."""
-    half = lanes // 2
-    low = [x for pair in zip(range(half), range(lanes, lanes + half), strict=True) for x in pair]
+def transpose_vectors(rows: list[ir.Value], nbytes: int) -> list[ir.Value]:
+    """The columns of a square block of elements of ``nbytes`` given by its rows.
+
+    Pieces of 16 bytes are transposed within themselves by rounds that interleave the elements of two rows, and then
+    moved as wholes: shuffles across such pieces of a vector take longer on x86.
+    """
+    lanes = len(rows)
+    size = min(lanes, 16 // nbytes)
+    groups = [_interleaved(rows[r : r + size], lanes) for r in range(0, lanes, size)]
+    columns = [_regrouped([group[c] for group in groups], size) for c in range(size)]
+    return [columns[c][piece] for piece in range(lanes // size) for c in range(size)]
+
+
+def _interleaved(rows: list[ir.Value], lanes: int) -> list[ir.Value]:
+    """Each piece of as many elements as there are rows is transposed: log2(rows) rounds that interleave two rows."""
+    half = len(rows) // 2
+    pairs = [(x, x + lanes) for p in range(0, lanes, 2 * half) for x in range(p, p + half)]
+    low = [x for pair in pairs for x in pair]
     high = [x + half for x in low]
-    for _ in range(lanes.bit_length() - 1):
-        interleaved: list[ir.Value] = []
+    for _ in range(half.bit_length()):
+        mixed: list[ir.Value] = []
         for r in range(half):
-            interleaved.append(vector.ShuffleOp(rows[r], rows[r + half], low).result)
-            interleaved.append(vector.ShuffleOp(rows[r], rows[r + half], high).result)
-        rows = interleaved
+            mixed.append(vector.ShuffleOp(rows[r], rows[r + half], low).result)
+            mixed.append(vector.ShuffleOp(rows[r], rows[r + half], high).result)
+        rows = mixed
     return rows
+
+
+def _regrouped(vectors: list[ir.Value], size: int) -> list[ir.Value]:
+    """Pieces of ``size`` elements, transposed: vector v holds piece v of each; log2(vectors) rounds of pairs."""
+    count = len(vectors)
+    for _ in range(count.bit_length() - 1):
+        parts: list[list[ir.Value]] = []
+        for first in (0, 1):  # the even pieces of both, and the odd
+            mask = [p * size + x for p in range(first, 2 * count, 2) for x in range(size)]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            parts.append([vector.ShuffleOp(a, b, mask).result for a, b in pairs])
+        vectors = [*parts[0], *parts[1]]
+    return vectors
