@@ -43,6 +43,9 @@ LINE_BYTES, LEAST_LINES = 64, 16
 #: Elements of a run of the result; and bytes, if the operand is computed in a stage or has elements of 8 bytes.
 RUN_ELEMENTS, RUN_BYTES = 128, 256
 
+#: Groups that lines of the operand are asked for ahead.
+AHEAD = 4
+
 #: Groups of a tile: enough to make little of its first and last one, few enough to share among threads.
 GROUPS = 32
 
@@ -311,6 +314,8 @@ class Tile:
                     j = build.mul(build.div(b, across), tiling.lanes)
                     stage = self._result_stage(g, self._word)
                     self._block(groups.source, build.add(column, i), stage, i, j)
+                if not tiling.stages_operand:
+                    self._prefetch(groups.source, build.add(column, AHEAD * tiling.width), b)
                 with build.if_then(build.less(low, g)):
                     rows = _share(b, tiling.blocks, tiling.width)
                     self._drain(before, result, past, rows)
@@ -327,6 +332,18 @@ class Tile:
         rows = [source.load(build.add(j, r), column, lanes) for r in range(lanes)]
         for c, transposed in enumerate(transpose_vectors(rows, self.tiling.element.nbytes)):
             target.store(transposed, build.add(row, c), j)
+
+    def _prefetch(self, source: Rows, column: Index, block: ir.Value) -> None:
+        """Ask the second-level cache for a block's share of the lines at ``column``.
+
+        A tile has more rows than a prefetcher follows, and stores past the caches keep it from running ahead.
+        """
+        tiling = self.tiling
+        share = max(1, tiling.rows // tiling.blocks)
+        for r in range(share):
+            row = build.add(build.mul(block, share), r)
+            at = [build.index_value(source.at(row, column))]
+            memref.PrefetchOp(source.buffer, at, False, 2, True)
 
     def _drain(self, group: Index, result: Rows, column: Index, rows: tuple[Index, Index]) -> None:
         """Store ``rows`` of the stage of a group, which begins at row ``column`` of the result."""
