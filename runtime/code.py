@@ -9,19 +9,34 @@ from functools import lru_cache
 from typing import Self
 
 from gristmill.errors import ToolchainError
-from gristmill.runtime import lapack, observer
+from gristmill.runtime import half, lapack, observer
 from gristmill.runtime.debug import jit
 from gristmill.runtime.elf import SectionNeeds, summarize
 from gristmill.runtime.llvm.orc import link_objects
 from gristmill.runtime.memory.section_manager import ContiguousSectionMemoryManager, SectionRequest
 from gristmill.runtime.threads import load_openmp
 
+#: Functions of real numbers that LLVM's code generator calls for CPUs without an instruction: without FMA, without
+#: SSE4.1. Those of ``float`` have names that end in f.
+_REAL_FUNCTIONS = (
+    "fmod",
+    "fma",
+    "floor",
+    "ceil",
+    "trunc",
+    "rint",
+    "nearbyint",
+    "round",
+    "roundeven",
+)
+
 #: Functions compiled code may take from the C library, because LLVM's code generator or an emitter
 #: calls them. Anything else that is missing is an error.
 _C_FUNCTIONS = frozenset(
     {
-        *("memcpy", "memmove", "memset", "memcmp", "fmod", "fmodf"),
-        *("sched_yield", "clock_gettime"),
+        *("memcpy", "memmove", "memset", "memcmp", "sched_yield", "clock_gettime"),
+        *_REAL_FUNCTIONS,
+        *(f"{name}f" for name in _REAL_FUNCTIONS),
     }
 )
 
@@ -86,6 +101,9 @@ def link(objects: Sequence[bytes], symbols: Mapping[str, int] | None = None) -> 
         ResourceExhaustedError: no memory or address space is left for the code.
     """
     summaries = [summarize(data) for data in objects]
+    if any(half.NAMES & summary.undefined for summary in summaries):
+        objects = [*objects, half.conversions()]
+        summaries.append(summarize(objects[-1]))
     code, read_only, read_write = SectionNeeds(), SectionNeeds(), SectionNeeds()
     sizes: dict[str, int] = {}
     needed: set[str] = set()
