@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gristmill import __version__
@@ -109,6 +110,8 @@ def compile(  # the field's own word for it
         :class:`~gristmill.compiler.polymorphic.PolymorphicExecutable`, which compiles when it is called.
     """
     options = options or CompileOptions()
+    _require("options", options, CompileOptions, "a CompileOptions or None")
+    _require("target", target, Target | str | None, "a Target, its name or None")
     if target == "cpu" and device is not None:
         raise InputError(
             f"a program for the CPU does not run on {device}; give no target, or a GPU"
@@ -120,9 +123,11 @@ def compile(  # the field's own word for it
         raise InputError(
             f"a program for {target.cpu} does not run on {device}; give no target, or a GPU"
         )
+    from gristmill.runtime.devices.launching import LaunchDevice
     from gristmill.runtime.devices.open import open_device
 
     device = device or "cuda"
+    _require("device", device, LaunchDevice | str, "an open device for programs, its name or None")
     opened = open_device(device) if isinstance(device, str) else device
     try:
         recipe = _for_device(target, opened, options, observer)
@@ -133,6 +138,11 @@ def compile(  # the field's own word for it
         if isinstance(device, str):
             opened.close()
         raise
+
+
+def _require(argument: str, value: object, types: type[Any] | UnionType, allowed: str) -> None:
+    if not isinstance(value, types):
+        raise InputError(f"{argument} cannot be {value!r}; give {allowed}")
 
 
 @dataclasses.dataclass(frozen=True)

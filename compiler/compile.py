@@ -203,7 +203,7 @@ def import_program(source: Any) -> HloModule | PolymorphicModule:
 
 
 def compile_stages(
-    module: HloModule,
+    source: Any,
     target: Target | None = None,
     *,
     options: CompileOptions | None = None,
@@ -211,19 +211,22 @@ def compile_stages(
     observer: Observer | None = None,
     keep_stages: bool = False,
 ) -> Compilation:
-    """Compile ``module`` (which is consumed) up to ``stop_after``.
+    """Compile ``source`` up to ``stop_after``.
 
     Args:
-        module: the program, in the ``hlo`` dialect.
+        source: a program of static shapes, as for :func:`import_source`; an :class:`HloModule` is consumed.
         target: the CPU; default: this machine. :func:`~gristmill.compiler.compile_gpu.compile_gpu_stages` is for GPUs.
         options: see :class:`CompileOptions`.
         stop_after: one of :data:`STAGES`; default: everything.
         observer: called with each stage's name when it starts.
         keep_stages: keep every stage's IR, for :meth:`Compilation.emit`.
     """
+    if isinstance(target, GpuTarget):
+        raise InputError(
+            f"compile_stages compiles for CPUs, not for {target.cpu}; compile_gpu_stages does"
+        )
     compilation = Compilation(target or host_target(), keeps_stages=keep_stages)
-    assert not isinstance(compilation.target, GpuTarget), "a GPU has stages of its own"
-    run_stages(compilation, module, options, stop_after, observer)
+    run_stages(compilation, import_source(source), options, stop_after, observer)
     return compilation
 
 

@@ -33,13 +33,9 @@ from gristmill.compiler.module import HloModule
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.program.device import build_device_program
 from gristmill.compiler.target import GpuTarget
-from gristmill.errors import InputError
 from gristmill.runtime.device_executable import DeviceExecutable
 from gristmill.runtime.device_program import DeviceProgram, Images, SimulatorImage
 from gristmill.runtime.devices.launching import LaunchDevice
-
-#: The forms of the kernels that there are.
-IMAGES = ("ptx", "cubin", "simulator")
 
 
 @dataclass
@@ -92,9 +88,6 @@ class GpuCompilation(StagedCompilation):
 
     def _wants(self, image: str, options: CompileOptions) -> bool:
         """Whether a form of the kernels is to be made."""
-        for name in options.images or ():
-            if name not in IMAGES:
-                raise InputError(f"there is no image {name!r}; images: {', '.join(IMAGES)}")
         if self.stop_after == image:
             return True
         if options.images is not None:

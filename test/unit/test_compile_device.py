@@ -69,10 +69,6 @@ def test_targets_by_name() -> None:
         gristmill.compile(STATIC, target=gristmill_host(), device="simulator")
     with pytest.raises(InputError, match="does not run on simulator"):
         gristmill.compile(STATIC, target="cpu", device="simulator")
-    with pytest.raises(InputError, match="there is no image 'exe'"):
-        gristmill.compile(
-            STATIC, device="simulator", options=gristmill.CompileOptions(images=("exe",))
-        )
 
 
 def gristmill_host() -> object:
