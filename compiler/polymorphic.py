@@ -8,6 +8,7 @@ key of a cache of :class:`~gristmill.runtime.executable.Executable`\\ s.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, cast
@@ -29,7 +30,7 @@ Key = tuple[Shapes, tuple[bytes, ...]]
 #: Gives the executable of a key; the function makes the program for it, in case it has to be compiled.
 Build = Callable[[Key, Callable[[], HloModule]], AnyExecutable]
 
-#: Specialisations kept; the oldest goes when there are more.
+#: Specialisations kept; the oldest goes when there are more, and is closed unless the user asked for it.
 CAPACITY = 256
 
 
@@ -56,6 +57,9 @@ class PolymorphicExecutable:
         self._by_value = [i for i, item in enumerate(program.inputs) if item.by_value]
         self._ready: dict[Key, AnyExecutable] = {}
         self._pending: dict[Key, Future[AnyExecutable]] = {}
+        #: Those for devices that the user was given, which are closed at the end only.
+        self._given: dict[DeviceExecutable, None] = {}
+        self._evicted: weakref.WeakSet[AnyExecutable] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def __call__(
@@ -73,14 +77,20 @@ class PolymorphicExecutable:
         if executable is None:
             arrays = tuple(self._admit(arrays))
             executable = self._executable(arrays)
-        return cast("Callable[..., Any]", executable)(*arrays, **options)
+        try:
+            return cast("Callable[..., Any]", executable)(*arrays, **options)
+        except InputError:
+            if executable not in self._evicted:
+                raise
+        return self(*arrays, **options)  # it was closed between being found and being called
 
     def close(self) -> None:
         """Close every specialisation, and the device if it was opened for them; idempotent."""
         with self._lock:
             ready, self._ready = self._ready, {}
+            given, self._given = self._given, {}
             on_close, self._on_close = self._on_close, None
-        for executable in ready.values():
+        for executable in (*ready.values(), *given):
             executable.close()
         if on_close is not None:
             on_close()
@@ -96,16 +106,18 @@ class PolymorphicExecutable:
     ) -> AnyExecutable:
         """The executable for concrete shapes, one for each argument, from the cache or compiled now.
 
+        It is closed with this one.
+
         Args:
             shapes: the shapes; ``()`` for a scalar.
             values: the content, by index or name, of the arguments that are ``by_value``.
         """
         given = self._values(values or {})
-        return self._compiled((tuple(tuple(shape) for shape in shapes), given))
+        return self._give((tuple(tuple(shape) for shape in shapes), given))
 
     def specialised_for(self, *arrays: object) -> AnyExecutable:
-        """The executable that a call with ``arrays`` runs."""
-        return self._executable(self._admit(arrays))
+        """The executable that a call with ``arrays`` runs; it is closed with this one."""
+        return self._give(self._key(self._admit(arrays)))
 
     def module_for(
         self, *shapes: Sequence[int], values: Mapping[int | str, object] | None = None
@@ -146,11 +158,14 @@ class PolymorphicExecutable:
         return inputs
 
     def _executable(self, inputs: Sequence[Array]) -> AnyExecutable:
-        key = (
+        key = self._key(inputs)
+        return self._ready.get(key) or self._compiled(key)
+
+    def _key(self, inputs: Sequence[Array]) -> Key:
+        return (
             tuple([array.shape for array in inputs]),
             tuple([inputs[index].tobytes() for index in self._by_value]),
         )
-        return self._ready.get(key) or self._compiled(key)
 
     def _values(self, values: Mapping[int | str, object]) -> tuple[bytes, ...]:
         given: list[bytes] = []
@@ -178,6 +193,30 @@ class PolymorphicExecutable:
             self._compile(key, future)
         return future.result()
 
+    def _give(self, key: Key) -> AnyExecutable:
+        """The executable for ``key``, for the user, who may keep it."""
+        while True:
+            executable = self._compiled(key)
+            with self._lock:
+                if executable in self._evicted:  # since it was found
+                    continue
+                if isinstance(executable, DeviceExecutable):
+                    self._given[executable] = None
+                return executable
+
+    def _make_room(self) -> list[DeviceExecutable]:
+        """Forget the oldest specialisations, with the lock held; those that the caller has to close without it.
+
+        One for the CPU unloads its code when the last reference to it goes.
+        """
+        evicted: list[DeviceExecutable] = []
+        while len(self._ready) >= CAPACITY:
+            oldest = self._ready.pop(next(iter(self._ready)))
+            if isinstance(oldest, DeviceExecutable) and oldest not in self._given:
+                self._evicted.add(oldest)
+                evicted.append(oldest)
+        return evicted
+
     def _compile(self, key: Key, future: Future[AnyExecutable]) -> None:
         try:
             executable = self._build(key, lambda: self._module(key))
@@ -187,11 +226,12 @@ class PolymorphicExecutable:
             future.set_exception(error)
             return
         with self._lock:
-            while len(self._ready) >= CAPACITY:
-                del self._ready[next(iter(self._ready))]
+            evicted = self._make_room()
             self._ready[key] = executable
             del self._pending[key]
         future.set_result(executable)
+        for old in evicted:
+            old.close()
 
     def _module(self, key: Key) -> HloModule:
         shapes, contents = key

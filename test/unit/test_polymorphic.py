@@ -18,6 +18,7 @@ import gristmill
 from gristmill.compiler.compile import import_source
 from gristmill.compiler.polymorphic import PolymorphicExecutable
 from gristmill.errors import InputError, UnsupportedError
+from gristmill.runtime.device_executable import DeviceExecutable
 
 Array = np.ndarray[Any, Any]
 
@@ -133,6 +134,56 @@ def test_the_oldest_specialisation_goes_when_there_are_too_many(
     executable.specialise((3,))
     assert len(executable) == 2
     assert executable.specialise((1,)) is not first
+
+
+DOUBLED = """
+func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  %0 = stablehlo.add %x, %x : tensor<?xf32>
+  return %0 : tensor<?xf32>
+}"""
+
+
+def test_what_goes_on_a_device_is_closed_unless_it_was_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gristmill.compiler.polymorphic.CAPACITY", 2)
+    closed: list[tuple[int, ...]] = []
+    close = DeviceExecutable.close
+
+    def note(executable: DeviceExecutable) -> None:
+        closed.append(executable.inputs[0].type.shape)
+        close(executable)
+
+    monkeypatch.setattr(DeviceExecutable, "close", note)
+    with gristmill.compile(DOUBLED, device="simulator") as executable:
+        assert isinstance(executable, PolymorphicExecutable)
+        kept = executable.specialise((1,))
+        for size in (2, 3, 4, 5):
+            executable(np.ones(size, np.float32))
+        assert closed == [(2,), (3,)]
+        np.testing.assert_array_equal(kept(np.ones(1, np.float32)), [2])
+        with pytest.raises(InputError, match="dtype int32 does not fit"):
+            executable(np.ones(5, np.int32))
+    assert sorted(closed) == [(1,), (2,), (3,), (4,), (5,)]
+
+
+def test_a_call_whose_executable_went_meanwhile_compiles_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gristmill.compiler.polymorphic.CAPACITY", 1)
+    with gristmill.compile(DOUBLED, device="simulator") as executable:
+        assert isinstance(executable, PolymorphicExecutable)
+        executable(np.ones(1, np.float32))
+        known = executable._known
+
+        def known_until_another_call_comes(arrays: Any) -> Any:
+            found = known(arrays)
+            monkeypatch.setattr(executable, "_known", known)
+            executable(np.ones(2, np.float32))
+            return found
+
+        monkeypatch.setattr(executable, "_known", known_until_another_call_comes)
+        np.testing.assert_array_equal(executable(np.ones(1, np.float32)), [2])
 
 
 def test_threads_share_one_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
