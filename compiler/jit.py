@@ -20,9 +20,13 @@ def jit(
     """A function that computes what ``function`` computes, through Gristmill.
 
     Arguments and results are pytrees of arrays; results come back as numpy arrays in ``function``'s own
-    structure. Needs ``jax``, which traces ``function`` on the first call with each set of shapes and dtypes.
+    structure. Needs ``jax``, which traces ``function`` on the first call with each set of shapes and dtypes, and again
+    when its settings that change what it traces (64-bit types, the default precision of products, …) have changed.
     """
     import jax
+    from jax._src.config import (
+        trace_context,  # what jax.jit's own cache goes by; it has no public name
+    )
 
     traced = jax.jit(function, keep_unused=True)
     cache: dict[Any, tuple[Executable | PolymorphicExecutable, Any]] = {}
@@ -30,7 +34,7 @@ def jit(
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
         # Types in JAX's sense: those of Python's numbers are weak, and give way to arrays'.
-        key: tuple[Any, ...] = (structure, *map(jax.typeof, leaves))
+        key: tuple[Any, ...] = (structure, trace_context(), *map(jax.typeof, leaves))
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ import gristmill
 from gristmill.compiler.compile import STAGES, compile_stages, import_source
 from gristmill.compiler.module import HloModule
 from gristmill.compiler.options import DEFAULT_PIPELINE
+from gristmill.compiler.target import gpu_target
 from gristmill.errors import GristmillError, InputError, UnsupportedError
 
 ADD = """
@@ -62,6 +65,50 @@ def test_a_stage_that_was_not_kept_says_so() -> None:
     compilation = compile_stages(import_source(ADD), stop_after="fused")
     with pytest.raises(InputError, match="keep_stages"):
         compilation.emit("llvm")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("jobs", -1, "at least 1"),
+        ("jobs", 0, "at least 1"),
+        ("jobs", True, "at least 1"),
+        ("jobs", "2", "at least 1"),
+        ("pipeline", 3, "a Pipeline, its text, or None"),
+        ("cache", 3, "a directory, True, False or None"),
+        ("images", "ptx", "a tuple of ptx, cubin, simulator"),
+        ("images", ("ptx", "exe"), "a tuple of ptx, cubin, simulator"),
+        ("verify", 2, "True or False"),
+        ("autotune", "no", "True or False"),
+        ("fold_constants", None, "True or False"),
+    ],
+)
+def test_an_option_says_what_it_can_be(option: str, value: Any, allowed: str) -> None:
+    wrong = re.escape(f"the option {option} cannot be {value!r}; give")
+    with pytest.raises(InputError, match=f"{wrong}.*{allowed}"):
+        gristmill.CompileOptions(**{option: value})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"options": {"jobs": 1}}, {"target": 3}, {"device": 3}, {"target": "cpu:9"}]
+)
+def test_compile_names_the_argument_that_does_not_fit(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(InputError, match=rf"{name} .*{re.escape(repr(value))}"):
+        gristmill.compile(ADD, **wrong)
+
+
+def test_stages_take_what_compile_takes(tmp_path: Path) -> None:
+    path = tmp_path / "add.mlir"
+    path.write_text(ADD)
+    ones = np.ones(8, np.float32)
+    for source in (ADD, path, str(path), ADD.encode(), import_source(ADD)):
+        with gristmill.compile_stages(source).executable() as executable:
+            np.testing.assert_array_equal(executable(ones, ones), 2 * ones)
+    with pytest.raises(InputError, match="cannot compile a int; give a path, text"):
+        gristmill.compile_stages(3)
+    with pytest.raises(InputError, match="for CPUs, not for sm_80"):
+        gristmill.compile_stages(ADD, gpu_target())
 
 
 def test_a_pipeline_can_be_extended_with_python_and_upstream_passes() -> None:
@@ -172,3 +219,30 @@ def test_jit_tells_numbers_from_arrays() -> None:
         result = np.asarray(fast(x, scale))
         assert result.dtype == dtype
         np.testing.assert_array_equal(result, np.full(3, 2, dtype))
+
+
+def test_jit_traces_again_when_settings_of_jax_change() -> None:
+    def settings(x: jax.Array) -> jax.Array:
+        return x + jnp.arange(2).dtype.itemsize
+
+    fast = gristmill.jit(settings)
+    ones = np.ones(2, np.float32)
+    np.testing.assert_array_equal(fast(ones), [5, 5])
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(fast(ones), [9, 9])
+    np.testing.assert_array_equal(fast(ones), [5, 5])
+
+
+def test_jit_goes_by_the_precision_of_products() -> None:
+    seen: list[str] = []
+
+    def product(x: jax.Array) -> jax.Array:
+        seen.append(str(jax.config.jax_default_matmul_precision))
+        return x @ x
+
+    fast = gristmill.jit(product)
+    x = np.ones((2, 2), np.float32)
+    for precision in ("float32", "tensorfloat32", "float32"):
+        with jax.default_matmul_precision(precision):
+            fast(x)
+    assert seen == ["float32", "tensorfloat32"]
