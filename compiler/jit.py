@@ -24,17 +24,17 @@ def jit(
     when its settings that change what it traces (64-bit types, the default precision of products, …) have changed.
     """
     import jax
-    from jax._src.config import (
-        trace_context,  # what jax.jit's own cache goes by; it has no public name
-    )
+    from jax._src import config
 
+    # What jax.jit's own cache goes by; it has no public name.
+    settings = cast("Callable[[], Any]", config.trace_context)
     traced = jax.jit(function, keep_unused=True)
     cache: dict[Any, tuple[Executable | PolymorphicExecutable, Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = cast(tuple[list[Any], Any], jax.tree_util.tree_flatten((args, kwargs)))
         # Types in JAX's sense: those of Python's numbers are weak, and give way to arrays'.
-        key: tuple[Any, ...] = (structure, trace_context(), *map(jax.typeof, leaves))
+        key: tuple[Any, ...] = (structure, settings(), *map(jax.typeof, leaves))
         if key not in cache:
             lowered = traced.lower(*args, **kwargs)
             cache[key] = compile(lowered, options=options), lowered.out_tree

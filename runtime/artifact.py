@@ -107,16 +107,6 @@ def load(path: str | Path) -> AnyProgram:
         return found.program(code, constants)
 
 
-def load_host(path: str | Path) -> Program:
-    """As :func:`load`, of a program for a CPU; raises ``ArtifactError`` for any other."""
-    program = load(path)
-    if not isinstance(program, Program):
-        raise ArtifactError(
-            f"{path}: compiled for {program.chip}, not for a CPU; load it on a device"
-        )
-    return program
-
-
 def read_manifest(path: str | Path) -> AnyManifest:
     """What an artifact says of itself; nothing else of it is read or checked. Raises as :func:`load`."""
     with _explained(Path(path)), zipfile.ZipFile(path) as archive:

@@ -155,12 +155,18 @@ def _prepare(args: argparse.Namespace, path: Path) -> _Subject:
     from gristmill.compiler.driver.run_command import is_artifact
     from gristmill.runtime import artifact
     from gristmill.runtime.executable import Executable
+    from gristmill.runtime.program import Program
 
     if not path.is_file():
         raise InputError(f"no such file: {path}")
     start = time.perf_counter()
     if is_artifact(path):
-        program = artifact.load_host(path)
+        program = artifact.load(path)
+        if not isinstance(program, Program):
+            raise InputError(
+                f"bench times programs for CPUs, and {path} was compiled for {program.chip}; "
+                f"gristmill run {path} --random --device=cuda --repeat=100 times it as a whole"
+            )
         executable = Executable(program)
         return _Subject(path, executable, program, time.perf_counter() - start)
     from gristmill.compiler.compile import compile_stages

