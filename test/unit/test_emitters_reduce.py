@@ -29,6 +29,12 @@ FORMS = {
     "everything of two dimensions": ((300, 1000), (0, 1)),
     "columns in blocks": ((2000, 150), (0,)),
     "columns of two dimensions": ((40, 50, 150), (0, 1)),
+    "narrow columns in blocks": ((9000, 17), (0,)),
+    "narrow columns of two dimensions": ((30, 301, 40), (0, 1)),
+    "wide rows": ((97, 3000), (0,)),
+    "wide rows of two dimensions": ((9, 11, 5000), (0, 1)),
+    "wide rows of a batch": ((40, 7, 3001), (1,)),
+    "rows that are planes": ((250, 8, 80), (0,)),
 }
 
 

@@ -2,9 +2,9 @@
 """The column emitter: reductions over major dimensions, and over everything.
 
 The operand's dimensions are batch B, reduced R and kept C, in that order. Phase 0 gives each task a batch and a block
-of rows: it streams them once, in memory order, adding each row into an accumulator row of C elements that stays in
-cache, and leaves the partial accumulators in the workspace. Phase 1 combines the blocks' partials. With C empty (a
-reduction of everything) a block is accumulated in registers instead.
+of rows: it streams them once, adding a few rows at a time into an accumulator row of C elements that stays in cache,
+and leaves the partial accumulators in the workspace. Phase 1 combines the blocks' partials. With C empty (a reduction
+of everything) a block is accumulated in registers instead.
 """
 
 from __future__ import annotations
@@ -29,15 +29,24 @@ from gristmill.compiler.emitters.elemental.contraction import (
     loop_nest,
     reduce_operands,
     reducer_of,
+    simple_reducer,
 )
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Node
 from gristmill.runtime.types import ArrayType, ElementType
 
-LoopBody = Callable[[list[Index], list[ir.Value]], Sequence[ir.Value]]
-
 #: Blocks that rows are split into when they are worth sharing between threads.
 BLOCKS = 16
+
+#: Rows added at a time: one at a time is a load and a store of an accumulator for each load of an element, four make
+#: do with as many. More rows are more streams of memory than the prefetchers follow well. Repaid where accumulators are
+#: more than the registers of AVX-512 hold, for a store of 64 bytes takes as long as two loads; with shorter vectors
+#: only where they fill the first-level cache. docs/notes/2026-11-30-columns.md.
+ROWS, _REGISTERS = 4, 32
+#: Cost of an element, in tenths of a nanosecond, above which the accumulators no longer matter.
+_CHEAP = 8
+#: Columns up to which LLVM unrolls the loop over them and then makes vectors of rows, by gathers.
+_UNROLLED = 48
 
 
 class ColumnEmitter:
@@ -58,11 +67,29 @@ class ColumnEmitter:
         batches, rows = math.prod(self.batch), self.reduced[0]
         blocks = min(rows, max(1, BLOCKS // batches)) if parallel else 1
         self.blocks = max(1, blocks)
+        self.group, self.rolled = self._rows_at_a_time(cost)
         self._layout()
         frame = KernelFrame(self.source, self.workspace_bytes, self.lane_bytes)
         frame.phase(self._partials, max(1, batches * self.blocks), parallel)
         frame.phase(self._combine, max(1, batches))
         return frame.finish("column", elements * cost)
+
+    def _rows_at_a_time(self, cost: int) -> tuple[int, bool]:
+        """How many rows are added at a time, and whether the loop over columns is kept from being unrolled."""
+        if not self.kept:
+            return 1, False
+        target, accumulator = self.source.target, self._accumulators()[0]
+        width, minor = math.prod(self.kept), self.kept[-1]
+        vectors = minor // target.lanes(accumulator.nbytes)
+        narrow = vectors > 0 and minor <= _UNROLLED
+        if target.vector_bytes == 64:
+            repaid = vectors > _REGISTERS or width > minor
+        else:
+            repaid = width * accumulator.nbytes > target.l1_bytes // 4
+        kind = simple_reducer(self.source.functions[self.node.symbol("to_apply")])
+        quick = kind in ("add", "multiply") or (kind is not None and not accumulator.is_float)
+        several = vectors and quick and cost <= _CHEAP and (narrow or repaid)
+        return ROWS if several else 1, narrow
 
     def _layout(self) -> None:
         """Workspace: per accumulated value, ``[batches * blocks, C]`` partials on cache-line boundaries."""
@@ -124,59 +151,92 @@ class ColumnEmitter:
         The only block starts with the initial value; several start with their first element, for
         the initial value, which need not be neutral, is combined once.
         """
-        e = phase.elemental
+        if self.kept:
+            inner = math.prod(self.reduced[1:])
+            low, high = build.mul(low, inner), build.mul(high, inner)
+            self._columns(phase.elemental, views, task, batch, low, high)
+        else:
+            self._put(views, self._everything(phase, batch, low, high), (task, 0))
+
+    def _everything(
+        self, phase: PhaseFrame, batch: list[Index], low: Index, high: Index
+    ) -> list[ir.Value]:
+        """The accumulators of ``[low, high)``, in registers."""
+        e, inner = phase.elemental, self.reduced[1:]
+
+        def add(at: list[Index], values: list[ir.Value]) -> list[ir.Value]:
+            return reducer_of(e, self.node).combine(values, self._elements(e, at))
+
+        def rest_of_first(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                return add([*batch, low, *build.delinearize(iv, inner)], values)
+
+        def row(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                return loop_nest(e, inner, values, lambda at, v: add([*batch, iv, *at], v))
+
+        def in_order() -> list[ir.Value]:
+            with e.scope():
+                if self.blocks == 1:
+                    return build.for_loop(low, high, row, self._initial(e))
+                values = self._elements(e, [*batch, low, *(0 for _ in inner)])
+                if math.prod(inner) > 1:
+                    values = build.for_loop(1, math.prod(inner), rest_of_first, values)
+                return build.for_loop(build.add(low, 1), high, row, values)
+
+        return self._extremum(phase, batch, low, high, in_order) or in_order()
+
+    def _columns(
+        self,
+        e: Elemental,
+        views: list[ir.Value],
+        task: ir.Value,
+        batch: list[Index],
+        low: Index,
+        high: Index,
+    ) -> None:
+        """Add rows ``[low, high)``, counted over all reduced dimensions, into the accumulators of ``task``."""
         reducer = reducer_of(e, self.node)
-        inputs, _, _ = reduce_operands(self.node)
-        inner = self.reduced[1:]
-        origin: list[Index] = [*batch, low, *(0 for _ in inner)]
 
-        def elements(at: list[Index]) -> list[ir.Value]:
-            return reducer.enter([e.value(x, at) for x in inputs])
-
-        def start(column: list[Index]) -> list[ir.Value]:
-            return self._initial(e) if self.blocks == 1 else elements([*origin, *column])
-
-        def over_rows(body: LoopBody, carried: Sequence[ir.Value]) -> list[ir.Value]:
-            def rest_of_first(iv: ir.Value, values: list[ir.Value]) -> Sequence[ir.Value]:
-                with e.scope():
-                    return body([*batch, low, *build.delinearize(iv, inner)], values)
-
-            def row(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-                with e.scope():
-                    return loop_nest(e, inner, values, lambda at, v: body([*batch, iv, *at], v))
-
-            if self.blocks == 1:
-                return build.for_loop(low, high, row, carried)
-            if math.prod(inner) > 1:
-                carried = build.for_loop(1, math.prod(inner), rest_of_first, carried)
-            return build.for_loop(build.add(low, 1), high, row, carried)
-
-        if not self.kept:
-
-            def in_order() -> list[ir.Value]:
-                with e.scope():
-                    return over_rows(lambda at, v: reducer.combine(v, elements(at)), start([]))
-
-            final = self._extremum(phase, batch, low, high, in_order) or in_order()
-            self._put(views, final, (task, 0))
-            return
+        def row_index(row: Index) -> list[Index]:
+            return [*batch, *build.delinearize(row, self.reduced)]
 
         def clear(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-            self._put(views, start(column), (task, build.linearize(column, self.kept)))
+            only = self.blocks == 1
+            start = self._initial(e) if only else self._elements(e, [*row_index(low), *column])
+            self._put(views, start, (task, build.linearize(column, self.kept)))
             return []
 
-        def add_row(at: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-            def add(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-                position = (task, build.linearize(column, self.kept))
-                taken = self._take(views, position)
-                self._put(views, reducer.combine(taken, elements([*at, *column])), position)
-                return []
+        def add_rows(first: ir.Value, count: int) -> list[ir.Value]:
+            with e.scope():
+                rows = [row_index(build.add(first, number)) for number in range(count)]
 
-            loop_nest(e, self.kept, [], add)
+                def add(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                    position = (task, build.linearize(column, self.kept))
+                    added = [self._elements(e, [*row, *column]) for row in rows]
+                    while len(added) > 1:  # as a tree: a chain would take as many times as long
+                        pairs = zip(added[::2], added[1::2], strict=True)
+                        added = [reducer.combine(one, two) for one, two in pairs]
+                    taken = self._take(views, position)
+                    self._put(views, reducer.combine(taken, added[0]), position)
+                    return []
+
+                loop_nest(e, self.kept, [], add, rolled=self.rolled)
             return []
 
         loop_nest(e, self.kept, [], clear)
-        over_rows(add_row, [])
+        if self.blocks > 1:
+            low = build.add(low, 1)
+        groups = build.div(build.sub(high, low), self.group)
+        middle = build.add(low, build.mul(groups, self.group))
+        build.for_loop(low, middle, lambda iv, _: add_rows(iv, self.group), step=self.group)
+        if self.group > 1:
+            build.for_loop(middle, high, lambda iv, _: add_rows(iv, 1))
+
+    def _elements(self, e: Elemental, at: Sequence[Index]) -> list[ir.Value]:
+        """The elements at an index of the operands, as accumulators."""
+        inputs, _, _ = reduce_operands(self.node)
+        return reducer_of(e, self.node).enter([e.value(x, at) for x in inputs])
 
     def _extremum(
         self,

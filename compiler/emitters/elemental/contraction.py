@@ -90,8 +90,13 @@ def loop_nest(
     extents: Sequence[int],
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], Sequence[ir.Value]],
+    *,
+    rolled: bool = False,
 ) -> list[ir.Value]:
-    """Nested loops over ``extents`` carrying values; unit extents make no loop."""
+    """Nested loops over ``extents`` carrying values; unit extents make no loop.
+
+    ``rolled``: whether the innermost is left so, see :func:`build.for_loop`.
+    """
 
     def level(dimension: int, index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
         if dimension == len(extents):
@@ -103,7 +108,9 @@ def loop_nest(
             with e.scope():
                 return level(dimension + 1, [*index, iv], inner_values)
 
-        return build.for_loop(0, extents[dimension], inner, values)
+        innermost = dimension == len(extents) - 1
+        left = rolled and innermost
+        return build.for_loop(0, extents[dimension], inner, values, rolled=left)
 
     return level(0, [], list(carried))
 
