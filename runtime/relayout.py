@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -31,9 +31,9 @@ from gristmill.runtime.workers import WorkerPool
 
 Array = np.ndarray[Any, Any]
 
-#: Below this size numpy's own copy is faster than planning.
-_SMALL_BYTES = 16 << 10
-#: Compiling the kernels pays from this size on; once they are compiled the smaller bound holds.
+#: Below this many elements numpy's own copy, some 0.3 ns for each in the caches, is faster than planning.
+_SMALL = 16 << 10
+#: Compiling the kernels pays from this size on.
 _COMPILE_BYTES = 4 << 20
 #: Least bytes for each thread.
 _THREAD_BYTES = 4 << 20
@@ -45,14 +45,23 @@ _POOL_BYTES = 1 << 20
 _STREAM_BYTES = 8 << 20
 #: Runs of this length are mostly whole lines, wherever they begin.
 _LONG_RUN = 512
-#: Least bytes of a row and of a column for staging to pay where lines collide.
-_STAGED_BYTES = 32
+#: Where source and destination fit the last cache together, every fourth run goes through the caches: of what it
+#: takes, the other cores' part is not the memory's.
+_KEPT_MASK = 3
+#: Groups of lines in a strip of rows that is transposed by way of stages.
+_STRIP_GROUPS = 32
+#: Least number of items for each thread to share work evenly, and bytes of what a thread takes at a time.
+_ITEMS, _CHUNK_BYTES = 16, 128 << 10
+#: How many pauses of the processor to wait for other threads' last items before sleeping: some 0.1 ms.
+_SPINS = 4000
 #: A usual L1 cache: how many lines at the same offset of so many bytes it holds.
 _WAYS = 8
 _WAY_BYTES = 4 << 10
 
 #: Sides of a block of the numpy fallback, in elements.
 _BLOCK = (128, 64)
+
+_DST, _SRC = relayout_kernels.FIELDS.index("dst"), relayout_kernels.FIELDS.index("src")
 
 
 @dataclass(frozen=True)
@@ -77,11 +86,17 @@ class CopyPlan:
     dims: tuple[Dimension, ...]
 
     @staticmethod
-    def of(target: Array, source: Array) -> CopyPlan:
-        """Normal form of ``target[...] = source``; the same shape and element size, none empty."""
-        address, origin, size = target.ctypes.data, source.ctypes.data, target.itemsize
+    def of(
+        shape: Sequence[int],
+        target: Sequence[int],
+        source: Sequence[int],
+        size: int,
+        address: int,
+        origin: int,
+    ) -> CopyPlan:
+        """Normal form of the copy from ``origin`` to ``address``, by strides; no extent is 0."""
         dims: list[Dimension] = []
-        for extent, to, fro in zip(target.shape, target.strides, source.strides, strict=True):
+        for extent, to, fro in zip(shape, target, source, strict=True):
             if extent == 1:
                 continue
             if to < 0:
@@ -120,31 +135,79 @@ class CopyPlan:
             return False
         return self._writes_lines(self.size * self.dims[-1].size)
 
-    def transpose(self, row: int, stream: bool) -> None:
-        """Do it natively, without the GIL. Raises ``ToolchainError`` where LLVM is not installed.
+    def transpose(self, row: int, stream: bool, parts: int = 1) -> Job:
+        """How to do it natively. Raises ``ToolchainError`` where LLVM is not installed.
 
         Args:
             row: the dimension that is contiguous in the source.
             stream: write past the caches, if lines of the destination can be written whole.
+            parts: threads to divide it for.
         """
         outer = [*self.dims[:row], *self.dims[row + 1 : -1]]
         rows, columns = self.dims[row], self.dims[-1]
         run, part = columns.size * self.size, rows.size * self.size
-        stream = stream and part >= relayout_kernels.LINE and self._writes_lines(run)
-        staged = stream or (min(run, part) >= _STAGED_BYTES and self._collides(rows, columns))
-        rectangle = (rows.size, columns.size, rows.target, columns.source, staged)
+        enough = min(run, part) >= relayout_kernels.LINE
+        stream = stream and enough and self._writes_lines(run)
+        staged = stream or (enough and self._collides(rows, columns))
         # Lines of the destination should be filled, or those of the source be used up, one after another.
         if run < relayout_kernels.LINE:
             outer.reverse()
         else:
             outer.sort(key=lambda d: abs(d.source))
-        self._execute(relayout_kernels.kernel(self.size), rectangle, outer, stream)
+        count = math.prod(d.size for d in outer)
+        strip = self._strip(rows.size, columns.size, count, parts, staged)
+        past = self._past_line(columns, outer) if staged else 0
+        aligned = math.gcd(self.target, rows.target, *(d.target for d in outer))
+        width = relayout_kernels.LINE // self.size
+        fields = {
+            "items": count * -(-(rows.size + past) // strip[0]) * -(-columns.size // strip[1]),
+            "rows": rows.size,
+            "cols": columns.size,
+            "dst_row": rows.target,
+            "src_col": columns.source,
+            "strip_rows": strip[0],
+            "strip_cols": strip[1],
+            "past": past,
+            "staged": staged,
+            "line": relayout_kernels.LINE - 1 if stream else 0,
+            "back": width if stream and aligned % relayout_kernels.LINE else 0,
+        }
+        return self._job(self.size, fields, outer, parts)
 
-    def copy_runs(self) -> None:
-        """Copy the last dimension, contiguous on both sides, as one run each time, past the caches."""
+    def copy_runs(self, parts: int = 1, mixed: bool = False) -> Job:
+        """How to copy the last dimension, contiguous on both sides, as one run each time, past the caches.
+
+        Args:
+            parts: threads to divide it for.
+            mixed: write some runs through the caches.
+        """
         outer = sorted(self.dims[:-1], key=lambda d: abs(d.source))
-        run = self.size * self.dims[-1].size
-        self._execute(relayout_kernels.kernel(0), (1, run, 0, 0, False), outer, True)
+        fields = {
+            "items": math.prod(d.size for d in outer),
+            "cols": self.size * self.dims[-1].size,
+            "line": relayout_kernels.LINE - 1,
+            "kept": _KEPT_MASK if mixed else -1,
+        }
+        return self._job(0, fields, outer, parts)
+
+    def _strip(
+        self, rows: int, columns: int, outer: int, parts: int, staged: bool
+    ) -> tuple[int, int]:
+        """Rows and columns of an item: all of them, but for stages and where threads would have too few items."""
+        width = relayout_kernels.LINE // self.size
+        down, across = -(-rows // (_STRIP_GROUPS * width)) if staged else 1, 1
+        wanted = _ITEMS * parts if parts > 1 else 1
+        if outer * down < wanted:
+            down = max(down, min(-(-wanted // outer), rows // (8 * width)))
+        if outer * down < wanted:
+            across = max(1, min(-(-wanted // (outer * down)), columns // 256))
+        return _even(rows, down, width), _even(columns, across, relayout_kernels.LINE)
+
+    def _past_line(self, columns: Dimension, outer: Sequence[Dimension]) -> int:
+        """How many elements into a line the source's rows begin; 0 where that is not the same for all."""
+        steps = math.gcd(columns.source, *(d.source for d in outer))
+        past = self.source % relayout_kernels.LINE
+        return 0 if steps % relayout_kernels.LINE or past % self.size else past // self.size
 
     def _writes_lines(self, run: int) -> bool:
         """Whether runs of that many bytes in the destination are mostly whole cache lines."""
@@ -161,18 +224,60 @@ class CopyPlan:
             )
         )
 
-    def _execute(
-        self,
-        kernel: relayout_kernels.Kernel,
-        rectangle: Sequence[int],
-        outer: Sequence[Dimension],
-        stream: bool,
-    ) -> None:
-        line = relayout_kernels.LINE - 1 if stream else 0
-        values = [self.target, self.source, *rectangle, line, len(outer)]
+    def _job(
+        self, size: int, fields: dict[str, int], outer: Sequence[Dimension], parts: int
+    ) -> Job:
+        """What the kernel for elements of ``size`` bytes is to do."""
+        items, nbytes = fields["items"], self.size * math.prod(d.size for d in self.dims)
+        grain = max(1, items * _CHUNK_BYTES // nbytes) if parts > 1 else items
+        fields |= {"dst": self.target, "src": self.source, "grain": grain, "outer": len(outer)}
+        values = [fields.get(name, 0) for name in relayout_kernels.FIELDS]
         values += [v for d in outer for v in (d.size, d.target, d.source)]
-        plan = np.array(values, np.int64)
-        kernel(plan.ctypes.data, math.prod(d.size for d in outer))
+        return Job(relayout_kernels.kernel(size), np.array(values, np.int64), parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A native copy: a plan that up to ``parts`` threads share, as described with the kernels."""
+
+    kernel: relayout_kernels.Kernel
+    plan: Array
+    parts: int
+
+    def run(self) -> None:
+        """Do it, without the GIL. What threads that come late would have done is done by the others."""
+        address = self.plan.ctypes.data
+        if self.parts == 1:
+            self.kernel(address, 0)
+            return
+        ended = threading.Semaphore(0)
+
+        def help_out() -> None:
+            self.kernel(self.plan.ctypes.data, 0)
+            ended.release()
+
+        for _ in range(self.parts - 1):
+            _workers[0].submit(help_out)
+        self.kernel(address, _SPINS)
+        while self.field("done") < self.field("items"):
+            ended.acquire()
+
+    def moved(self, target: int, source: int) -> Job:
+        """The same between places that many bytes further on, which are multiples of a line."""
+        plan = self.plan.copy()
+        plan[_DST] += target
+        plan[_SRC] += source
+        return Job(self.kernel, plan, self.parts)
+
+    def field(self, name: str) -> int:
+        """What a slot of the plan holds now."""
+        return int(self.plan[relayout_kernels.FIELDS.index(name)])
+
+
+def _even(extent: int, parts: int, unit: int) -> int:
+    """Length of at most as many parts, the last of which may be shorter; a multiple of ``unit`` if they are several."""
+    length = -(-extent // parts)
+    return -(-length // unit) * unit if parts > 1 else extent
 
 
 def _merge(dims: Sequence[Dimension]) -> Iterator[Dimension]:
@@ -212,7 +317,7 @@ def copy_array(target: Array, source: Array, *, threads: int | None = None) -> N
     if np.may_share_memory(target, source):
         source = source.copy()
     target, source = as_bits(target), as_bits(source)
-    if target.nbytes < _SMALL_BYTES:
+    if target.size < _SMALL:
         np.copyto(target, source)
     else:
         _copy(target, source, threads or num_threads())
@@ -258,26 +363,75 @@ def _check(target: Array, source: Array) -> None:
 
 
 def _copy(target: Array, source: Array, threads: int) -> None:
-    """Copy, on several threads where that pays."""
-    whole = target.nbytes
-    parts = min(threads, whole // _THREAD_BYTES)
+    """Copy on several threads where that pays, natively what that is good for, the rest with numpy."""
+    parts = max(1, min(threads, target.nbytes // _THREAD_BYTES))
+    job = native_job(target, source, parts)
+    if job is None:
+        _in_parts(copy_blocked, parts, target, source)
+        return
+    job.run()
+    if target.dtype.isnative != source.dtype.isnative:
+        _in_parts(_swap_bytes, parts, target)
+
+
+def _swap_bytes(array: Array) -> None:
+    array.byteswap(inplace=True)
+
+
+def native_job(target: Array, source: Array, parts: int = 1) -> Job | None:
+    """How to copy the elements' bytes natively; None if numpy does it as well, or where LLVM is not installed."""
+    if target.nbytes < _COMPILE_BYTES and not relayout_kernels.is_loaded():
+        return None
+    swap = target.dtype.isnative != source.dtype.isnative
+    to, fro = target.ctypes.data, source.ctypes.data
+    line = relayout_kernels.LINE
+    strides = target.strides, source.strides
+    job = _planned(target.shape, *strides, target.itemsize, to % line, fro % line, parts, swap)
+    return job and job.moved(to - to % line, fro - fro % line)
+
+
+@lru_cache(maxsize=256)
+def _planned(
+    shape: tuple[int, ...],
+    target: tuple[int, ...],
+    source: tuple[int, ...],
+    size: int,
+    to: int,
+    fro: int,
+    parts: int,
+    swap: bool,
+) -> Job | None:
+    """The native copy between arrays of such strides at the addresses ``to`` and ``fro``."""
+    plan = CopyPlan.of(shape, target, source, size, to, fro)
+    nbytes = size * math.prod(shape)
+    row, stream = plan.row, nbytes >= _stream_bytes()
+    by_runs = row is None and stream and not swap and plan.has_long_runs
+    if (row is None and not by_runs) or not _native():
+        return None
+    if row is None:
+        return plan.copy_runs(parts, parts > 1 and 2 * nbytes <= cache_sizes().get("L3", 0))
+    return plan.transpose(row, stream, parts)
+
+
+def _in_parts(function: Callable[..., object], parts: int, target: Array, *others: Array) -> None:
+    """Call ``function`` with the same part of all arrays, for several parts at once."""
     axes = [k for k, n in enumerate(target.shape) if n >= 4 * parts]
     if parts < 2 or not axes:
-        copy_part(target, source, whole)
+        function(target, *others)
         return
     axis = max(axes, key=lambda k: abs(target.strides[k]))
     size = target.shape[axis]
-    # Multiples of 16 elements, so that tiles and cache lines stay whole.
+    # Multiples of 16 elements, so that blocks and cache lines stay whole.
     unit = 16 if size >= 64 * parts else 1
-    step = -(-size // (parts * unit)) * unit
-    target, source = np.moveaxis(target, axis, 0), np.moveaxis(source, axis, 0)
-    jobs = [(target[k : k + step], source[k : k + step]) for k in range(0, size, step)]
+    step = _even(size, parts, unit)
+    arrays = [np.moveaxis(a, axis, 0) for a in (target, *others)]
+    jobs = [[a[k : k + step] for a in arrays] for k in range(0, size, step)]
     ended = threading.Semaphore(0)
     failures: list[BaseException] = []
 
-    def run(part: Array, origin: Array) -> None:
+    def run(*job: Array) -> None:
         try:
-            copy_part(part, origin, whole)
+            function(*job)
         except BaseException as error:  # it is the caller's, who waits
             failures.append(error)
         finally:
@@ -295,29 +449,6 @@ def _copy(target: Array, source: Array, threads: int) -> None:
 def _stream_bytes() -> int:
     """From how many bytes on the destination is written past the caches."""
     return min(_STREAM_BYTES, cache_sizes().get("L3", 4 * _STREAM_BYTES) // 4)
-
-
-def copy_part(target: Array, source: Array, whole: int) -> None:
-    """Copy on this thread: natively what that is good for and where it can be had, the rest with numpy.
-
-    ``whole`` is how many bytes are copied in all, of which this may be a part.
-    """
-    plan = CopyPlan.of(target, source)
-    row, swap, stream = (
-        plan.row,
-        target.dtype.isnative != source.dtype.isnative,
-        whole >= _stream_bytes(),
-    )
-    by_runs = row is None and stream and not swap and plan.has_long_runs
-    enough = _SMALL_BYTES if relayout_kernels.is_loaded() else _COMPILE_BYTES
-    if whole < enough or (row is None and not by_runs) or not _native():
-        copy_blocked(target, source)
-    elif row is None:
-        plan.copy_runs()
-    else:
-        plan.transpose(row, stream)
-        if swap:
-            target.byteswap(inplace=True)
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import ml_dtypes
@@ -22,33 +22,41 @@ from gristmill.runtime.relayout import (
     contiguous,
     copy_array,
     copy_blocked,
-    copy_part,
+    native_job,
 )
 
 Array = np.ndarray[Any, Any]
+MB = 1 << 20
 DTYPES = ["u1", "<u2", ">f4", "<f4", "<i8", ">c8", "<c16", "?"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Generator[None]:
+    """Plans are kept; what a test changes must not live in them."""
+    relayout._planned.cache_clear()
+    yield
+    relayout._planned.cache_clear()
+    relayout._native.cache_clear()
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays take the paths of large ones."""
     relayout_kernels.kernel(1)
-    monkeypatch.setattr(relayout, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(relayout, "_SMALL", 0)
     monkeypatch.setattr(relayout, "_THREAD_BYTES", 256)
 
 
 #: Settings that lead every copy down one path, whatever its size.
 PATHS: dict[str, dict[str, int]] = {
     "direct": {"_WAYS": 1 << 20},
-    "staged": {"_WAYS": 0, "_STAGED_BYTES": 0},
+    "staged": {"_WAYS": 0},
     "streamed": {"_STREAM_BYTES": 0, "_LONG_RUN": 0},
 }
 
 
 @pytest.fixture(params=[*PATHS, "numpy"])
-def backend(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, eager: None
-) -> Generator[str]:
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, eager: None) -> str:
     """Every native path, and without LLVM."""
     name: str = request.param
     for setting, value in PATHS.get(name, {}).items():
@@ -62,8 +70,7 @@ def backend(
         monkeypatch.setattr(relayout_kernels, "_load", missing)
         monkeypatch.setattr(relayout, "_BLOCK", (8, 4))
     relayout._native.cache_clear()
-    yield name
-    relayout._native.cache_clear()
+    return name
 
 
 def numbers(shape: tuple[int, ...], dtype: str) -> Array:
@@ -144,16 +151,41 @@ class TestCopy:
         np.testing.assert_array_equal(source, before)
 
     @pytest.mark.parametrize("size", relayout_kernels.SIZES)
-    @pytest.mark.parametrize("shape", [(1, 1), (15, 17), (64, 64), (100, 531), (513, 33), (3, 700)])
+    @pytest.mark.parametrize(
+        "shape", [(1, 1), (15, 17), (64, 64), (100, 531), (513, 33), (2, 99), (3, 700), (4, 130)]
+    )
     def test_transposes(self, size: int, shape: tuple[int, int]) -> None:
         raw = np.random.default_rng(0).integers(0, 256, (*shape, size), np.uint8)
         dtype = {1: "u1", 2: "u2", 4: "f4", 8: "c8", 16: "c16"}[size]
         source = raw.view(dtype)[..., 0].T
-        # One more column than is copied: what lies beside the target must stay.
+        # What lies beside the target must stay: one more column, and a row where columns follow each other.
         frame = np.zeros((shape[1], shape[0] + 1), dtype)
         copy_array(frame[:, :-1], source)
         assert frame[:, :-1].tobytes() == raw.swapaxes(0, 1).tobytes()
         assert not frame[:, -1].any()
+        frame = np.zeros((shape[1] + 1, shape[0]), dtype)
+        copy_array(frame[:-1], source)
+        assert frame[:-1].tobytes() == raw.swapaxes(0, 1).tobytes()
+        assert not frame[-1].any()
+
+    @pytest.mark.parametrize("shift", [0, 4, 60])
+    def test_plans_are_used_again_at_other_places(self, shift: int) -> None:
+        for first in (0, 64, 128):
+            memory = np.zeros((90 * 80 + 64) * 4, np.uint8)
+            start = (-memory.ctypes.data) % 64 + first + shift
+            source = np.ndarray((90, 80), "f4", memory, start)
+            source[...] = numbers((90, 80), "f4") + first
+            target = np.zeros((80, 90), "f4")
+            copy_array(target, source.T)
+            np.testing.assert_array_equal(target, numbers((90, 80), "f4").T + first)
+
+    @pytest.mark.parametrize("shape", [(2500, 40), (40, 2500), (5, 3000), (300, 700)])
+    def test_strips_for_threads(self, shape: tuple[int, int]) -> None:
+        source = numbers(shape, "f4").T
+        for threads in (2, 3, 16):
+            target = np.zeros(source.shape, "f4")
+            copy_array(target, source, threads=threads)
+            np.testing.assert_array_equal(target, source)
 
     def test_runs_on_threads(self) -> None:
         source = numbers((6, 40, 5, 72), "f4").transpose(0, 2, 1, 3)
@@ -216,13 +248,85 @@ def test_a_failure_on_a_worker_reaches_the_caller(
 ) -> None:
     caller = threading.current_thread()
 
-    def fail(target: Array, source: Array, whole: int) -> None:
+    def fail(target: Array, source: Array) -> None:
         if threading.current_thread() is not caller:
             raise MemoryError("worker")
 
-    monkeypatch.setattr(relayout, "copy_part", fail)
+    monkeypatch.setattr(relayout, "copy_blocked", fail)
     with pytest.raises(MemoryError, match="worker"):
         copy_array(np.empty((64, 64)), np.empty((64, 64)), threads=4)
+
+
+class Workers:
+    """Stands for the pool: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Callable[[], None]] = []
+
+    def submit(self, function: Callable[[], None]) -> None:
+        self.given.append(function)
+
+
+def test_threads_that_come_late_leave_the_work_to_others(
+    eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers()
+    monkeypatch.setattr(relayout, "_workers", [workers])
+    source = numbers((900, 700), "f4").T
+    target = np.zeros(source.shape, "f4")
+    copy_array(target, source, threads=3)
+    np.testing.assert_array_equal(target, source)
+    target[...] = 0
+    assert len(workers.given) == 2
+    for function in workers.given:
+        function()
+    assert not target.any()  # the memory is the caller's again
+
+
+def test_the_caller_waits_for_what_others_have_taken(
+    eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = numbers((900, 700), "f4").T
+    target = np.zeros(source.shape, "f4")
+    job = native_job(target, source, 2)
+    assert job is not None
+    slots = {name: relayout_kernels.FIELDS.index(name) for name in ("next", "done")}
+    grain = job.field("grain")
+    assert job.field("items") > grain
+    timers: list[threading.Timer] = []
+
+    class Slow(Workers):
+        """Takes the first items before the caller does, and is done with them after it has gone to sleep."""
+
+        def submit(self, function: Callable[[], None]) -> None:
+            job.plan[slots["next"]] += grain
+
+            def finish() -> None:
+                np.copyto(target, source)
+                job.plan[slots["done"]] += grain
+                function()
+
+            timers.append(threading.Timer(0.2, finish))
+            timers[0].start()
+
+    monkeypatch.setattr(relayout, "_workers", [Slow()])
+    job.run()
+    np.testing.assert_array_equal(target, source)
+    timers[0].join()
+
+
+@pytest.mark.parametrize(("megabytes", "threads", "kept"), [(8, 2, 3), (8, 1, -1), (32, 2, -1)])
+def test_some_runs_stay_in_the_caches(
+    monkeypatch: pytest.MonkeyPatch, megabytes: int, threads: int, kept: int
+) -> None:
+    monkeypatch.setattr(relayout, "cache_sizes", lambda: {"L3": 32 * MB})
+    source = numbers((megabytes, 256, 16, 64), "f4").transpose(0, 2, 1, 3)
+    target = relayout.new_array(source.shape, source.dtype)
+    job = native_job(target, source, threads)
+    assert job is not None
+    assert job.field("kept") == kept
+    job.run()
+    np.testing.assert_array_equal(target, source)
 
 
 FORK = """
@@ -255,10 +359,10 @@ def test_the_native_path_is_taken(eager: None, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(relayout, "copy_blocked", fail)
     source = numbers((64, 48), "f4")
     target = np.empty((48, 64), "f4")
-    copy_part(target, source.T, source.nbytes)
+    copy_array(target, source.T)
     np.testing.assert_array_equal(target, source.T)
     with pytest.raises(AssertionError, match="numpy copied"):
-        copy_part(target, source.reshape(48, 64), source.nbytes)
+        copy_array(target, source.reshape(48, 64))
 
 
 @pytest.mark.parametrize(
@@ -283,6 +387,7 @@ def test_kernels_of_older_processors(
     monkeypatch.setattr(relayout_kernels, "kernel", kernels.__getitem__)
     for changes in PATHS.values():
         with monkeypatch.context() as patch:
+            relayout._planned.cache_clear()
             for setting, value in changes.items():
                 patch.setattr(relayout, setting, value)
             for dtype in ("u1", "u2", "u4", "u8", "c16"):
@@ -293,21 +398,14 @@ def test_kernels_of_older_processors(
     code.close()
 
 
-def path(target: Array, source: Array, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(target: Array, source: Array) -> str:
     """How a copy would be done."""
-    found = ["numpy"]
-
-    def note(plan: CopyPlan, kernel: Any, rectangle: Any, outer: Any, stream: bool) -> None:
-        found.append("streamed" if stream else "staged" if rectangle[-1] else "direct")
-        if kernel == relayout_kernels.kernel(0):
-            found.append("runs")
-
-    monkeypatch.setattr(CopyPlan, "_execute", note)
-    copy_array(target, source, threads=1)
-    return found[-1]
-
-
-MB = 1 << 20
+    job = native_job(target, source)
+    if job is None:
+        return "numpy"
+    if job.kernel == relayout_kernels.kernel(0):
+        return "runs"
+    return "streamed" if job.field("line") else "staged" if job.field("staged") else "direct"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +428,7 @@ def test_how_it_is_copied(
     relayout_kernels.kernel(1)
     source = np.zeros(shape, "f4").transpose(order)
     target = relayout.new_array(source.shape, source.dtype)
-    assert path(target, source, monkeypatch) == expected
+    assert path(target, source) == expected
 
 
 def test_a_small_last_cache_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +436,7 @@ def test_a_small_last_cache_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> No
     relayout_kernels.kernel(1)
     source = np.zeros((600, 500), "f4").T
     target = relayout.new_array(source.shape, source.dtype)
-    assert path(target, source, monkeypatch) == "streamed"
+    assert path(target, source) == "streamed"
 
 
 def test_blocks() -> None:
@@ -348,11 +446,17 @@ def test_blocks() -> None:
     np.testing.assert_array_equal(target, source.transpose(2, 0, 1))
 
 
+def plan_of(target: Array, source: Array) -> CopyPlan:
+    """The normal form of a copy."""
+    places = target.ctypes.data, source.ctypes.data
+    return CopyPlan.of(target.shape, target.strides, source.strides, target.itemsize, *places)
+
+
 def test_plans_are_merged_and_widened() -> None:
     source = np.empty((2, 3, 4, 1, 5), "f4")
-    assert CopyPlan.of(np.empty_like(source), source).dims == (Dimension(120, 4, 4),)
+    assert plan_of(np.empty_like(source), source).dims == (Dimension(120, 4, 4),)
     pairs = np.empty((6, 7, 2), "f4")
-    plan = CopyPlan.of(np.empty((7, 6, 2), "f4"), pairs.transpose(1, 0, 2))
+    plan = plan_of(np.empty((7, 6, 2), "f4"), pairs.transpose(1, 0, 2))
     assert plan.size == 8
     assert plan.dims == (Dimension(7, 48, 8), Dimension(6, 8, 56))
     assert plan.row == 0
@@ -360,7 +464,7 @@ def test_plans_are_merged_and_widened() -> None:
 
 def test_reversed_dimensions_are_merged() -> None:
     source = np.empty((6, 7), "f4")
-    plan = CopyPlan.of(np.empty_like(source)[::-1, ::-1], source[::-1, ::-1])
+    plan = plan_of(np.empty_like(source)[::-1, ::-1], source[::-1, ::-1])
     assert plan.dims == (Dimension(42, 4, 4),)
     assert plan.source == source.ctypes.data
 
@@ -370,7 +474,7 @@ def test_reversed_dimensions_are_merged() -> None:
 def test_transposes_to_the_other_byte_order(eager: None, dtype: str, gap: int) -> None:
     source = numbers((70, 50), dtype)
     target = np.zeros((50, 70 + gap), np.dtype(dtype).newbyteorder())[:, :70]
-    assert CopyPlan.of(target, source.T).row is not None
+    assert plan_of(target, source.T).row is not None
     copy_array(target, source.T)
     np.testing.assert_array_equal(target, source.T)
 
