@@ -31,6 +31,7 @@ from gristmill.compiler.emitters.library import partition
 from gristmill.compiler.lowering.kernels import lower_to_llvm_dialect
 from gristmill.compiler.module import HloModule, symbol_name
 from gristmill.compiler.options import CompileOptions
+from gristmill.compiler.passes.find_histograms import FindHistogramsPass
 from gristmill.compiler.passes.fuse_attention import FuseAttentionPass
 from gristmill.compiler.program import Profile, lower_entry
 from gristmill.compiler.target import GpuTarget, Target
@@ -112,6 +113,8 @@ class Compilation(StagedCompilation):
     def _prepare(self, module: HloModule) -> None:
         with self.timed("pass fuse-attention"):
             FuseAttentionPass().run(module)
+        with self.timed("pass find-histograms"):
+            FindHistogramsPass().run(module)
         if not module.constants:
             return
         with self.timed("pack constants"):

@@ -22,6 +22,7 @@ _CLASSES: dict[str, str] = {
     "concatenate": "concatenate:ConcatenateEmitter",
     "dot": "dot_fusion:DotFusionEmitter",
     "attention": "attention:AttentionEmitter",
+    "histogram": "histogram:HistogramEmitter",
     "update": "update:UpdateEmitter",
     "scatter": "update:ScatterEmitter",
     "sort": "sort:SortEmitter",

@@ -36,6 +36,7 @@ PASSES: dict[str, str] = _table(
     ("limit-sorts", "limit_sorts:LimitSortsPass"),
     ("fuse", "fuse:FusePass"),
     ("fuse-attention", "fuse_attention:FuseAttentionPass"),
+    ("find-histograms", "find_histograms:FindHistogramsPass"),
     ("verify-hlo", "verify_hlo:VerifyHloPass"),
 )
 
