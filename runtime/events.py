@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -135,19 +135,26 @@ class Event:
         return self._finish(EventState.ERROR, error)
 
     def _finish(self, state: EventState, error: BaseException | None) -> bool:
-        with self._lock:
-            if self._state is not EventState.PENDING:
-                return False
-            if observer.active:
-                self.completed_ns = time.perf_counter_ns()
-                for tool in observer.active:
-                    tool.completed(self, error)
-            self._error = error
-            self._traceback = error.__traceback__ if error is not None else None
-            self._state = state
-            callbacks, self._callbacks = self._callbacks, None
-        if callbacks:
-            _dispatch([(self, callback) for callback in callbacks])
+        todo: Iterator[Callback] | None = None
+        try:
+            with self._lock:
+                if self._state is not EventState.PENDING:
+                    return False
+                if observer.active:
+                    self.completed_ns = time.perf_counter_ns()
+                    for tool in observer.active:
+                        tool.completed(self, error)
+                waiting = iter(self._callbacks) if self._callbacks else None
+                self._error = error
+                self._traceback = error.__traceback__ if error is not None else None
+                # An interrupt comes before or after a call: with the state all of this changes, or nothing.
+                self._state, self._callbacks, todo = state, None, waiting
+            if todo is not None:
+                _dispatch(self, todo)
+        except BaseException:  # an interrupt, perhaps before all were called
+            if todo is not None:
+                _dispatch(self, todo)
+            raise
         return True
 
     # Waiting
@@ -246,29 +253,39 @@ class Event:
 
 
 class _Due(threading.local):
-    """Callbacks the current thread is about to run, or None when it runs none."""
+    """Events whose callbacks the current thread is about to run, or None when it runs none."""
 
-    queue: deque[tuple[Event, Callback]] | None = None
+    queue: deque[tuple[Event, Iterator[Callback]]] | None = None
 
 
 _due = _Due()
 
 
-def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
+def _dispatch(event: Event, callbacks: Iterator[Callback]) -> None:
     """Run callbacks; those of events that they complete run after them, not inside them.
 
-    So a chain of events of any length needs no stack. An interrupt does not keep the others from running.
+    So a chain of events of any length needs no stack. An interrupt ends the callback that it comes in, and does not
+    keep the others from running: each is taken from its iterator as it is called, with nothing between.
     """
     if _due.queue is not None:
-        _due.queue.extend(callbacks)
+        _due.queue.append((event, callbacks))
         return
-    queue = deque(callbacks)
+    queue = deque(((event, callbacks),))
     interrupt: BaseException | None = None
     while True:
         try:
             _due.queue = queue
             while queue:
-                _call(*queue.popleft())
+                event, callbacks = queue[0]
+                for callback in callbacks:
+                    try:
+                        if observer.active:
+                            observer.call_back(event, callback)
+                        else:
+                            callback(event)
+                    except Exception as error:
+                        _report(error)
+                queue.popleft()
             _due.queue = None
             break
         except BaseException as error:  # of a callback, or between two
@@ -278,7 +295,7 @@ def _dispatch(callbacks: list[tuple[Event, Callback]]) -> None:
     if threading.current_thread() is threading.main_thread():
         raise interrupt
     # It would end a thread that has more to do: only the main thread's exit is the program's.
-    sys.excepthook(type(interrupt), interrupt, interrupt.__traceback__)
+    _report(interrupt)
 
 
 def _call(event: Event, callback: Callback) -> None:
@@ -287,8 +304,13 @@ def _call(event: Event, callback: Callback) -> None:
             observer.call_back(event, callback)
         else:
             callback(event)
-    except Exception as error:  # one consumer's fault must not keep the others from running
-        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as error:
+        _report(error)
+
+
+def _report(error: BaseException) -> None:
+    """One consumer's fault must not keep the others from running."""
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def ready(name: str = "ready") -> Event:
@@ -333,11 +355,14 @@ def when_done(events: Iterable[Event], action: Callable[[], None]) -> None:
 
     def count_down(_: Event) -> None:
         nonlocal remaining
-        with lock:
-            remaining -= 1
-            last = remaining == 0
-        if last:
-            action()
+        last = False
+        try:
+            with lock:
+                remaining -= 1
+                last = remaining == 0
+        finally:  # an interrupt may come after the count
+            if last:
+                action()
 
     for event in pending:
         event.add_callback(count_down)

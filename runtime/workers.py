@@ -31,7 +31,10 @@ class WorkerPool:
         _pools.add(self)
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Run ``function`` on a worker soon; at once when the pool is closed or has no threads. It must not raise."""
+        """Run ``function`` on a worker soon; at once when the pool is closed or has no threads. It must not raise.
+
+        After an interrupt it may have been given to a worker or not; the pool works on.
+        """
         with self._lock:
             if not self._closed:
                 if self._free < 1 and len(self._threads) < self.size:
@@ -45,14 +48,25 @@ class WorkerPool:
     def _start(self) -> None:
         name = f"{self.name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
+        counted = False
         try:
+            self._threads.append(thread)
+            self._free += 1
+            counted = True
             thread.start()
-        except RuntimeError:  # the limit on threads, or the interpreter's end
-            return
-        self._threads.append(thread)
-        self._free += 1
+        except BaseException as error:
+            # An interrupt may come when the thread has started: one that is not in the list ends itself.
+            self._free -= counted
+            if thread in self._threads:
+                self._threads.remove(thread)
+            # The limit on threads, or the interpreter's end.
+            if not isinstance(error, RuntimeError):
+                raise
 
     def _run(self) -> None:
+        with self._lock:
+            if threading.current_thread() not in self._threads:
+                return
         while True:
             function = self._queue.get()
             if function is None:

@@ -9,6 +9,7 @@ streams, waiting for each other in any way that has an end, runs on any number o
 from __future__ import annotations
 
 import ctypes
+import enum
 import itertools
 import os
 import threading
@@ -46,16 +47,28 @@ _MAPPED_BYTES = 64 << 10
 _TURN = 32
 
 
+class _Idle(enum.Enum):
+    """How it is with a stream's queue while no thread works on it."""
+
+    EMPTY = "nothing is in it"
+    #: Asking a second time does no harm: the first who comes does it.
+    DUE = "a worker was asked, or an event will ask one"
+
+
 class HostStream(Stream):
-    """A stream on the workers of a :class:`HostDevice`."""
+    """A stream on the workers of a :class:`HostDevice`.
+
+    On the main thread an interrupt may come before or after every call. Whatever it ends, the stream goes on: an
+    assignment says whose turn it is, and who finds that a step was interrupted asks for a worker once more.
+    """
 
     def __init__(self, device: HostDevice, name: str, chain_errors: bool, pool: WorkerPool) -> None:
         super().__init__(device, name, chain_errors)
         self._host = device
         self._pool = pool
         self._tasks: deque[Task[Event]] = deque()
-        #: Whether someone drains the queue, or an event will bring someone.
-        self._active = False
+        #: Whose turn it is: an object that only the thread that works on the stream has, or that none does.
+        self._holder: object = _Idle.EMPTY
         self._closed = False
         self._lock = threading.RLock()
 
@@ -104,24 +117,24 @@ class HostStream(Stream):
         """See ``Stream.recover``."""
         self._push(Task(Event("recover"), recovers=True, marker=True), inline=True)
 
-    def claim(self) -> bool:
+    def claim(self, holder: object) -> bool:
         """Take the stream for work on this thread, if nothing is before it and nothing failed.
 
-        It must be over soon, and :meth:`unclaim` be called after it.
+        It must be over soon, and :meth:`unclaim` be called after it, also when this is interrupted.
         """
         with self._lock:
-            if self._active or self._closed or self._error is not None:
+            if self._holder is not _Idle.EMPTY or self._closed or self._error is not None:
                 return False
-            self._active = True
+            self._holder = holder
             return True
 
-    def unclaim(self) -> None:
-        """Let the stream go on with what it was given meanwhile."""
+    def unclaim(self, holder: object) -> None:
+        """Let the stream go on with what it was given meanwhile; again does no harm."""
         with self._lock:
-            if not self._tasks:
-                self._active = False
-                return
-        self._resume()
+            if self._holder is holder:
+                self._holder = _Idle.DUE if self._tasks else _Idle.EMPTY
+        if self._holder is _Idle.DUE:
+            self._resume()
 
     def close(self, timeout: float | None = None) -> None:
         """See ``Stream.close``."""
@@ -139,44 +152,57 @@ class HostStream(Stream):
                     "nothing completes"
                 )
             with self._lock:
-                if self._closed or self._tasks or self._active:
+                if self._closed or self._holder is not _Idle.EMPTY:
                     continue
                 self._closed = True
         self._host.stream_closed(self)
 
     def _push(self, task: Task[Event], inline: bool = False) -> None:
-        with self._lock:
-            if self._closed:
-                raise ClosedError(f"{self} was closed; create another stream")
-            if self._active:
-                self._tasks.append(task)
-                return
-            self._active = True
-            if not inline:
-                self._tasks.append(task)
-        if inline:
-            try:
+        mine = due = False
+        try:
+            with self._lock:
+                if self._closed:
+                    raise ClosedError(f"{self} was closed; create another stream")
+                if self._holder is _Idle.EMPTY:
+                    mine, due = inline, not inline
+                    self._holder = task if inline else _Idle.DUE
+                if not mine:
+                    self._tasks.append(task)
+            if mine:
                 self._finish(task)
-            finally:  # an interrupt may come at any time
-                self.unclaim()
-        else:
-            self._resume()
+                self.unclaim(task)
+            elif due:
+                self._resume()
+        except BaseException:  # an interrupt
+            self.unclaim(task)
+            raise
 
     def _drain(self) -> None:
-        for _ in range(_TURN):
+        holder = object()
+        try:
             with self._lock:
-                if not self._tasks:
-                    self._active = False
+                if self._holder is not _Idle.DUE:  # another worker came first
                     return
+                self._holder = holder
+            for _ in range(_TURN):
+                if not self._tasks:
+                    break
                 task = self._tasks[0]
-            if not all(event.done for event in task.waits):
-                when_done(task.waits, self._resume)
-                return
-            with self._lock:
-                self._tasks.popleft()
-            self._finish(task)
-            del task
-        self._resume()
+                if not all(event.done for event in task.waits):
+                    self._holder = _Idle.DUE
+                    when_done(task.waits, self._resume)
+                    return
+                del self._tasks[0]
+                try:
+                    self._finish(task)
+                except BaseException as error:  # an interrupt; others wait for the event
+                    task.event.fail(error)
+                    raise
+                del task
+            self.unclaim(holder)
+        except BaseException:  # an interrupt, where there are no threads
+            self.unclaim(holder)
+            raise
 
     def _resume(self) -> None:
         self._pool.submit(self._drain)
@@ -343,10 +369,35 @@ class HostDevice(Device):
         if target < source + nbytes and source < target + nbytes:
             return None
         event = Event.past(f"copy {kind} {nbytes} B")
-        kept: list[DeviceAllocation] = []
-        claimed = None if stream is None else self._claim(stream)
-        if stream is not None and claimed is None:
+        if stream is None:
+            moved = self._move(event, held, target, source, nbytes, kind, stream, waits, lent)
+        elif isinstance(stream, HostStream) and stream.device is self:
+            try:
+                if not stream.claim(event):
+                    return None
+                moved = self._move(event, held, target, source, nbytes, kind, stream, waits, lent)
+                stream.unclaim(event)
+            except BaseException:  # an interrupt
+                stream.unclaim(event)
+                raise
+        else:
             return None
+        return event if moved else None
+
+    def _move(
+        self,
+        event: Event,
+        held: tuple[DeviceAllocation, ...],
+        target: int,
+        source: int,
+        nbytes: int,
+        kind: str,
+        stream: Stream | None,
+        waits: Sequence[Event],
+        lent: ForeignMemory | None,
+    ) -> bool:
+        """Copy at once; False when memory was closed."""
+        kept: list[DeviceAllocation] = []
         try:
             for allocation in held:
                 allocation.hold()
@@ -361,19 +412,12 @@ class HostDevice(Device):
             else:
                 ctypes.memmove(target, source, nbytes)
         except ClosedError:
-            return None
+            return False
         finally:
             for allocation in kept:
                 allocation.let_go()
-            if claimed is not None:
-                claimed.unclaim()
         self.count_copy(kind, nbytes)
-        return event
-
-    def _claim(self, stream: Stream) -> HostStream | None:
-        if isinstance(stream, HostStream) and stream.device is self and stream.claim():
-            return stream
-        return None
+        return True
 
     def _reach(self, allocation: DeviceAllocation) -> int:
         if allocation.host_address is None:
