@@ -55,8 +55,11 @@ class LoadedCode:
         memory: ContiguousSectionMemoryManager,
         addresses: Mapping[str, int],
         unregister: Callable[[], None],
+        externals: frozenset[str] = frozenset(),
     ) -> None:
         self.memory = memory
+        #: Names of the functions it calls that are not its own.
+        self.externals = externals
         self._addresses = dict(addresses)
         self._unregister = unregister
         self._closed = False
@@ -121,7 +124,7 @@ def link(objects: Sequence[bytes], symbols: Mapping[str, int] | None = None) -> 
         memory.reserve(*map(_request, (code, read_only, read_write)))
         addresses = link_objects(objects, memory, externals, sorted(sizes))
         functions = [jit.Function(n, a, sizes[n]) for n, a in addresses.items()]
-        return LoadedCode(memory, addresses, jit.register(functions))
+        return LoadedCode(memory, addresses, jit.register(functions), frozenset(externals))
     except BaseException:
         memory.release()
         raise

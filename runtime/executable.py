@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from gristmill.errors import InputError
-from gristmill.runtime import artifact, custom_calls, trampoline
+from gristmill.runtime import artifact, custom_calls, lapack, trampoline
 from gristmill.runtime.arguments import admit, admit_outputs, check_count, chosen_inputs, describe
 from gristmill.runtime.code import link
 from gristmill.runtime.memory import host
@@ -93,6 +93,8 @@ class Executable:
         self._sites = custom_calls.bind(program.custom_calls, f"program {self.name}")
         self._code = link(program.objects)
         self._entry = self._code.address(program.entry)
+        if any(name.startswith(lapack.PREFIX) for name in self._code.externals):
+            self._call = lapack.limited(self._call)
 
     def __call__(
         self,

@@ -107,6 +107,12 @@ SPIN_MS = Knob(
     1,
     "milliseconds idle worker threads spin before they sleep (KMP_BLOCKTIME)",
 )
+LAPACK_THREADS = Knob(
+    "GRISTMILL_LAPACK_THREADS",
+    _count,
+    1,
+    "threads that LAPACK may use for one matrix of a program; those of a batch are shared among the program's threads",
+)
 TRUST_INPUT = Knob(
     "GRISTMILL_TRUST_INPUT",
     _flag,
@@ -168,6 +174,7 @@ KNOBS = (
     CPU,
     NUM_THREADS,
     SPIN_MS,
+    LAPACK_THREADS,
     POOL_MB,
     HOST_MEMORY_LIMIT,
     HOST_POOL_SLOTS,

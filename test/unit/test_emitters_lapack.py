@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +247,89 @@ def test_missing_routines_and_a_missing_library(tmp_path: Path) -> None:
             raise AssertionError("loaded")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+class Library:
+    """Stands for OpenBLAS: remembers what its number of threads was set to."""
+
+    def __init__(self) -> None:
+        self.counts = [4]
+
+    def limit(self, count: int = 1) -> lapack.ThreadLimit:
+        return lapack.ThreadLimit(lambda: self.counts[-1], self.counts.append, count)
+
+
+def test_the_first_sets_the_limit_and_the_last_lifts_it() -> None:
+    library = Library()
+    limit = library.limit()
+    with limit:
+        assert library.counts == [4, 1]
+        with limit:
+            assert library.counts == [4, 1]
+        assert library.counts == [4, 1]
+    assert library.counts == [4, 1, 4]
+    with library.limit(8):
+        assert library.counts == [4, 1, 4]  # fewer than the limit as it is
+    with pytest.raises(ZeroDivisionError), limit:
+        raise ZeroDivisionError
+    assert library.counts == [4, 1, 4, 1, 4]
+
+
+def test_threads_share_the_limit() -> None:
+    library = Library()
+    limit = library.limit()
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(2000):
+            with limit:
+                if library.counts[-1] != 1:
+                    wrong.append(library.counts[-1])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert library.counts[-1] == 4
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_forked_child_starts_without_a_limit() -> None:
+    library = Library()
+    limit = library.limit()
+    with limit:
+        child = os.fork()
+        if not child:
+            with limit:
+                inside = library.counts[-1]
+            os._exit(0 if (inside, library.counts[-1]) == (1, 4) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_programs_that_call_lapack_limit_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    limit = library.limit()
+    monkeypatch.setattr(lapack, "thread_limit", lambda: limit)
+    a = matrix(5, 4, dtype=np.float32)
+    plain: Any = gristmill.compile(jax.jit(jnp.tanh).lower(a))
+    plain(a)
+    assert library.counts == [4]
+    factors: Any = gristmill.compile(jax.jit(jnp.linalg.qr).lower(a))
+    q, r = factors(a)
+    assert_close(q @ r, a)
+    assert library.counts == [4, 1, 4]
+
+
+def test_the_limit_is_that_of_scipys_library() -> None:
+    limit = lapack.thread_limit()
+    assert limit is not None
+    before = limit._get()
+    limit._put(3)
+    try:
+        with limit:
+            assert limit._get() == 1
+        assert limit._get() == 3
+    finally:
+        limit._put(before)
