@@ -74,12 +74,13 @@ def test_a_stretch(kind: str, length: int, offset: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 4])
-def test_rows_of_a_loop(offset: int) -> None:
-    executable, kernels = _compile(BIAS, SMALL)
+@pytest.mark.parametrize("width", [256, 1536, 16384])  # whole, in stretches, too wide to be staged
+def test_rows_of_a_loop(width: int, offset: int) -> None:
+    executable, kernels = _compile(BIAS.replace("256", str(width)), SMALL)
     assert "nontemporal" in kernels
     rng = np.random.default_rng(1)
-    x, b = rng.standard_normal((37, 256)).astype("f4"), rng.standard_normal(256).astype("f4")
-    out = _offset((37, 256), np.float32, offset)
+    x, b = rng.standard_normal((37, width)).astype("f4"), rng.standard_normal(width).astype("f4")
+    out = _offset((37, width), np.float32, offset)
     with executable:
         np.testing.assert_array_equal(executable(x, b, out=out), x + b)
 

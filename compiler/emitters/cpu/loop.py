@@ -35,7 +35,8 @@ from gristmill.runtime.program import align_up
 #: Elements of one task of a one-dimensional loop: 16 KiB of f32, so that a task's stores stay in L1.
 CHUNK = 4096
 
-#: Elements of such a task that are staged at a time.
+#: Elements of such a task, or of a row, that are staged at a time: the stores past the caches, which memory takes
+#: slowly, alternate with arithmetic.
 STRETCH = 512
 
 
@@ -64,7 +65,11 @@ class LoopEmitter:
         elif is_wide(shape):
             tasks, body = -(-shape[-1] // CHUNK), partial(self._wide, shape=shape)
         else:
-            self._plan_stages(shape[-1] if shape else 1, streaming.streams_rows)
+            length = shape[-1] if shape else 1
+            if length % STRETCH:
+                self._plan_stages(length, streaming.streams_rows)
+            else:
+                self._plan_stages(STRETCH, streaming.streams)
             tasks, body = math.prod(shape[:-1]), partial(self._rows, shape=shape)
         frame = KernelFrame(self.source, scratch_bytes=self._scratch_bytes)
         frame.phase(body, max(1, tasks), parallel)
@@ -154,28 +159,40 @@ class LoopEmitter:
         def body(iv: ir.Value) -> None:
             outer = build.delinearize(iv, shape[:-1])
             length = shape[-1] if shape else 1
-            self._columns(phase, outer, 0, length)
-            self._copy_out(phase, build.mul(iv, length), length)
+            if not self._stages:
+                self._columns(phase, outer, 0, length)
+                return
+
+            def stretch(low: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                self._columns(phase, outer, 0, self._length, low)
+                start = build.add(build.mul(iv, length), low)
+                self._copy_out(phase, start, self._length)
+                return []
+
+            build.for_loop(0, length, stretch, step=self._length)
 
         phase.each_task(body)
         if self._stages:
             streaming.finish(self.source.target)
 
-    def _columns(self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index) -> None:
-        stages = self._staged(phase)
+    def _columns(
+        self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index, first: Index = 0
+    ) -> None:
+        """Elements ``low`` to ``high`` of a row, counted from ``first``; streamed results go to their stages."""
+        graph, stages = self.source.graph, self._staged(phase)
 
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
-                store_results(phase, self.source.graph, [*outer, iv], stages)
+                store_results(phase, graph, [*outer, build.add(first, iv)], stages, iv)
             return []
 
-        if not self.source.graph.results[0].shape:
-            store_results(phase, self.source.graph, [])
+        if not graph.results[0].shape:
+            store_results(phase, graph, [])
         elif isinstance(low, int) and isinstance(high, int) and high - low == 1:
-            store_results(phase, self.source.graph, [*outer, low])
+            store_results(phase, graph, [*outer, low])
         else:
-            length = min(CHUNK, self.source.graph.results[0].shape[-1])
-            count = interleaving(self.source.graph, length, self.source.target)
+            length = self._length if stages else min(CHUNK, graph.results[0].shape[-1])
+            count = interleaving(graph, length, self.source.target)
             build.for_loop(low, high, body, interleave=count)
 
 
@@ -189,16 +206,17 @@ def store_results(
     graph: Graph,
     index: Sequence[Index],
     stages: Mapping[int, ir.Value] | None = None,
+    at: Index = 0,
 ) -> None:
     """Compute and store every result at ``index``; all values are computed before the first store.
 
-    Results that have one of ``stages`` are stored there, at the last component of the index.
+    Results that have one of ``stages`` are stored there, at ``at``.
     """
     stages = stages or {}
     values = [phase.elemental.value(root, index) for root in graph.results]
     for number, (root, value) in enumerate(zip(graph.results, values, strict=True)):
         if number in stages:
-            build.store(value, stages[number], (index[-1],), root.type.element)
+            build.store(value, stages[number], (at,), root.type.element)
         else:
             phase.store(number, value, index, root.type)
 
