@@ -199,8 +199,10 @@ class Uploader:
         self._pending = 0
         self._in_flight = 0
         self._statistics = UploadStatistics()
-        # Re-entrant: the garbage collector may abandon a manager while this thread is in here.
+        # Re-entrant: the garbage collector may abandon a manager while this thread is in here. Nothing that takes a
+        # lock of the device is called under it: whoever holds that may be waiting, in a finaliser, for this one.
         self._lock = threading.RLock()
+        self._making_ring = threading.RLock()
         self._drained = threading.Condition(self._lock)
         for tool in observer.active:
             tool.opened(self)
@@ -378,14 +380,15 @@ class Uploader:
 
     def _slot(self, slot: int) -> tuple[DeviceAllocation, int]:
         """The ring and the slot's offset in it."""
-        with self._lock:
+        # The piece that asks is in flight, so that nobody takes the ring away.
+        with self._making_ring:
             if self._ring is None:
                 slots = self.options.staging_bytes // self.options.chunk_bytes
-                nbytes = slots * self.options.chunk_bytes
-                self._ring = self.device.allocate_staging(nbytes)
+                ring = self.device.allocate_staging(slots * self.options.chunk_bytes)
                 for tool in observer.active:
-                    tool.self_ordered(self._ring)
-                    tool.owned(self._ring)
+                    tool.self_ordered(ring)
+                    tool.owned(ring)
+                self._ring = ring
             return self._ring, slot * self.options.chunk_bytes
 
     def _sum_and_send(self, piece: _Piece, slot: int) -> None:

@@ -252,8 +252,11 @@ class HostMemoryPool:
         self._chunks: list[HostAllocation] = []
         self._nbytes = 0
         self._closed = False
-        # Re-entrant: the garbage collector may drop a handle while this thread holds the lock.
+        # Re-entrant: the garbage collector may drop a handle while this thread holds the lock. Nothing that takes
+        # another lock is called under it: whoever holds that one may be waiting, in a finaliser, for this one.
         self._lock = threading.RLock()
+        #: Held, outside of the other, while a class grows.
+        self._growth = threading.RLock()
 
     def acquire(self, primitive: PrimitiveType | str, timeout: float | None = None) -> SlotHandle:
         """A slot for one element, zero at first.
@@ -267,31 +270,12 @@ class HostMemoryPool:
         """
         name = primitive if isinstance(primitive, str) else primitive.name
         slots = self._classes.get(name) or self._add_class(name)
-        waiter = None
-        with self._lock:
-            if self._closed:
-                raise ClosedError(f"{self.name} was closed")
-            # Who comes while others wait gets in line: what is returned goes to them, and none is free.
-            slot = None
-            if slots.free:
-                slot = slots.free.pop()
-            elif not slots.waiters:
-                slot = self._grow(slots, bool(timeout))
-            if slot is not None:
-                slots.acquired += 1
-                slots.in_use += 1
-                if slots.in_use > slots.peak:
-                    slots.peak = slots.in_use
-            elif timeout:
-                if not timeout > 0:
-                    raise InputError(f"{self.name}: a timeout of {timeout} seconds is negative")
-                waiter = _Waiter()
-                slots.waiters.append(waiter)
-            else:
-                raise self._exhausted(slots, timeout)
+        slot = self._take(slots)
         if slot is None:
-            assert waiter is not None
-            slot = self._wait(slots, waiter, timeout or 0)
+            with self._growth:
+                slot = self._take(slots) or self._grow(slots, bool(timeout))
+        if slot is None:
+            slot = self._queue(slots, timeout)
         slot.words[0] = slot.words[1] = 0
         site = ""
         if self.track:
@@ -382,33 +366,86 @@ class HostMemoryPool:
         with self._lock:
             return self._classes.setdefault(primitive.name, _SlotClass(primitive))
 
+    def _take(self, slots: _SlotClass) -> _Slot | None:
+        """A free slot; None when there is none."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self.name} was closed")
+            return self._lend(slots, slots.free.pop()) if slots.free else None
+
+    def _lend(self, slots: _SlotClass, slot: _Slot) -> _Slot:
+        """Count a slot that leaves the free ones; with the lock held."""
+        slots.acquired += 1
+        slots.in_use += 1
+        if slots.in_use > slots.peak:
+            slots.peak = slots.in_use
+        return slot
+
     def _grow(self, slots: _SlotClass, patient: bool) -> _Slot | None:
-        """A slot of a new chunk; None at the cap, or when memory is short and a slot will be returned."""
+        """A slot of a new chunk; None at the cap, or when memory is short and a slot will be returned.
+
+        Also None when others wait: who comes later gets in line. The caller holds ``_growth``, and not ``_lock``.
+        """
         count = min(max(slots.total, FIRST_CHUNK), self.cap - slots.total)
-        if count < 1:
+        if count < 1 or slots.waiters:
             return None
         try:
             chunk = self._allocator.allocate(
                 count * SLOT_BYTES, device=self._device, numa_node=self._numa_node
             )
         except ResourceExhaustedError:
-            if patient and slots.in_use:
-                return None
-            slots.exhausted += 1
+            with self._lock:
+                if patient and slots.in_use:
+                    return None
+                slots.exhausted += 1
             raise
-        for tool in observer.active:
-            tool.owned(chunk)
-        self._chunks.append(chunk)
-        self._nbytes += chunk.nbytes
         lines = chunk.view(np.uint8, (count, SLOT_BYTES))
         kind = slots.primitive
+        made: list[_Slot] = []
         # The lowest address is handed out first.
         for line in lines[::-1]:
             cell = line[: kind.nbytes].view(kind.dtype).reshape(())
             words = memoryview(line.view(np.uint64))
-            slots.free.append(_Slot(self, slots, line.ctypes.data, cell, words))
-        slots.total += count
-        return slots.free.pop()
+            made.append(_Slot(self, slots, line.ctypes.data, cell, words))
+        for tool in observer.active:
+            tool.owned(chunk)
+        return self._add_chunk(slots, chunk, made)
+
+    def _add_chunk(self, slots: _SlotClass, chunk: HostAllocation, made: list[_Slot]) -> _Slot:
+        """Make a chunk's slots part of the class; returns one of them."""
+        with self._lock:
+            if not self._closed:
+                self._chunks.append(chunk)
+                self._nbytes += chunk.nbytes
+                slots.total += len(made)
+                slots.free.extend(made)
+                mine = self._lend(slots, slots.free.pop())
+                while slots.waiters and slots.free:  # who was refused memory meanwhile
+                    waiter = slots.waiters.popleft()
+                    waiter.slot = self._lend(slots, slots.free.pop())
+                    waiter.ready.release()
+                return mine
+        chunk.close()
+        raise ClosedError(f"{self.name} was closed")
+
+    def _queue(self, slots: _SlotClass, timeout: float | None) -> _Slot:
+        """Wait in line for a slot, as long as allowed."""
+        waiter = _Waiter()
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self.name} was closed")
+            if not timeout:
+                if slots.free:  # returned since it was looked for
+                    return self._lend(slots, slots.free.pop())
+                raise self._exhausted(slots, timeout)
+            if not timeout > 0:
+                raise InputError(f"{self.name}: a timeout of {timeout} seconds is negative")
+            slots.waiters.append(waiter)
+            # What was returned before that is free: nobody will hand it over.
+            if slots.free:
+                slots.waiters.remove(waiter)
+                return self._lend(slots, slots.free.pop())
+        return self._wait(slots, waiter, timeout)
 
     def _wait(self, slots: _SlotClass, waiter: _Waiter, timeout: float) -> _Slot:
         try:

@@ -230,6 +230,51 @@ def test_an_interrupted_wait_leaves_nothing_behind(
     pool.acquire(PRED)
 
 
+# Finalisers, which the garbage collector may run in any thread, and with any lock held.
+
+
+def test_a_handle_dropped_elsewhere_while_the_pool_grows_is_taken_back() -> None:
+    """By a thread in a lock of the allocator, which growing needs too."""
+
+    class Allocator(BasicHostMemoryAllocator):
+        def allocate(self, *arguments: Any, **options: Any) -> Any:
+            if held:
+                dropping = start(held.pop().close)
+                dropping.join(LONG)
+                assert not dropping.is_alive(), (
+                    "it waits for the pool, and the pool for the allocator"
+                )
+            return super().allocate(*arguments, **options)
+
+    held: list[SlotHandle] = []
+    pool = HostMemoryPool(Allocator())
+    handles = [pool.acquire(PRED) for _ in range(FIRST_CHUNK)]
+    held.append(handles.pop())
+    with pool.acquire("s32"):  # a class of its own, which has to grow
+        assert not held
+        assert pool.statistics().in_use == FIRST_CHUNK
+
+
+def test_a_slot_returned_just_before_waiting_is_had_at_once(
+    pool: HostMemoryPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [pool.acquire(PRED) for _ in range(8)]
+
+    from gristmill.runtime.memory import pool as module
+
+    class Waiter(module._Waiter):
+        def __init__(self) -> None:
+            super().__init__()
+            if handles:
+                handles.pop().close()
+
+    monkeypatch.setattr(module, "_Waiter", Waiter)
+    began = time.monotonic()
+    with pool.acquire(PRED, LONG):
+        assert time.monotonic() - began < LONG / 2
+    assert pool.statistics().waiting == 0
+
+
 # Handles.
 
 

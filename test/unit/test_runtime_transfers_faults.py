@@ -319,6 +319,26 @@ def test_an_interrupt_does_not_stop_an_uploader(device, monkeypatch):
         manager.wait(LIMIT)
 
 
+def test_a_manager_dropped_elsewhere_while_the_ring_is_made_is_swept(device, monkeypatch):
+    """By a thread in a lock of the device, which making the ring needs too."""
+    allocate = device.allocate_staging
+    options = UploadOptions(chunk_bytes=64, staging_bytes=128, staged=True)
+
+    def sweep_elsewhere(nbytes):
+        sweeping = threading.Thread(target=uploader.sweep, daemon=True)
+        sweeping.start()
+        sweeping.join(LIMIT)
+        assert not sweeping.is_alive(), "it waits for the uploader, and that for the device"
+        return allocate(nbytes)
+
+    monkeypatch.setattr(device, "allocate_staging", sweep_elsewhere)
+    with (
+        Uploader(device, options) as uploader,
+        create_transfer_manager(device, [bytes_shape(8)], uploader=uploader) as manager,
+    ):
+        manager.transfer_raw(0, bytes(8)).wait(LIMIT)
+
+
 def test_closing_has_a_deadline(faulty):
     faulty.gate.clear()
     manager = create_transfer_manager(faulty, [bytes_shape(640)], upload=SMALL)
