@@ -10,6 +10,7 @@ import pytest
 from interpreter import evaluate
 
 import gristmill
+from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.compile import compile_stages, import_source
 
 RNG = np.random.default_rng(9)
@@ -61,6 +62,18 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, bool]] = {
 }
 
 
+for _size, _stride, _dilation in ((3, 1, 1), (4, 2, 1), (3, 2, 2), (5, 3, 1), (2, 3, 1), (6, 1, 1)):
+    _outputs = (13 + 2 - (_size - 1) * _dilation - 1) // _stride + 1
+    CASES[f"row_{_size}_{_stride}_{_dilation}"] = (
+        (5, 13, 23),
+        (5, _outputs, 23),
+        f"window_dimensions = array<i64: 3, {_size}, 1>, window_strides = array<i64: 1, {_stride}, 1>, "
+        f"window_dilations = array<i64: 1, {_dilation}, 1>, "
+        "padding = dense<[[1, 1], [1, 1], [0, 0]]> : tensor<3x2xi64>",
+        True,
+    )
+
+
 def module(name: str, element: str, body: str) -> str:
     operand, result, attributes, _ = CASES[name]
 
@@ -105,9 +118,28 @@ def test_types(element: str, body: str) -> None:
     check("valid", element, body)
 
 
-def test_nan_wins() -> None:
-    text = module("nhwc", "f32", "maximum")
-    x = RNG.standard_normal(CASES["nhwc"][0]).astype(np.float32)
-    x = np.maximum(x, -3)
-    x[0, 4, 4, 3] = np.nan
-    np.testing.assert_array_equal(gristmill.compile(text)(x), evaluate(text, x)[0])
+@pytest.mark.parametrize("body", ["minimum", "maximum"])
+@pytest.mark.parametrize("name", ["nhwc", "valid", "row_3_1_1", "row_4_2_1"])
+def test_nan_wins(name: str, body: str) -> None:
+    """NaN of either sign, at every place of a pixel row and of its channels."""
+    text = module(name, "f32", body)
+    shape = CASES[name][0]
+    with gristmill.compile(text) as program:
+        for sign in (np.nan, -np.nan):
+            x = np.clip(RNG.standard_normal(shape).astype(np.float32), -3, 3)
+            x[..., RNG.integers(shape[-3]), RNG.integers(shape[-2]), 3] = np.copysign(np.nan, sign)
+            np.testing.assert_array_equal(program(x), evaluate(text, x)[0])
+        for pixel in range(shape[-2]):
+            x = np.clip(RNG.standard_normal(shape).astype(np.float32), -3, 3)
+            x[..., shape[-3] // 2, pixel, RNG.integers(shape[-1])] = np.nan
+            np.testing.assert_array_equal(program(x), evaluate(text, x)[0])
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("body", ["add", "maximum"])
+def test_vectors_of_other_cpus(cpu: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cpu == "x86-64-v4" and "avx512f" not in host_target().features:
+        pytest.skip("this CPU has no AVX-512")
+    monkeypatch.setenv("GRISTMILL_CPU", cpu)
+    for name in ("nhwc", "row_3_1_1", "row_6_1_1"):
+        check(name, "f32", body)

@@ -8,7 +8,7 @@ borders, once a row and only for the pixels at its ends, so that the inner loops
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mlir import ir
 from mlir.dialects import arith, vector
@@ -21,6 +21,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     PhaseFrame,
     worth_splitting,
 )
+from gristmill.compiler.emitters.cpu.pooling_sliding import Combine, Row, Walk, bare
 from gristmill.compiler.emitters.cpu.windows import WindowDimension, bounded_nest, row_strides
 from gristmill.compiler.emitters.elemental.contraction import reducer_of, simple_reducer
 from gristmill.compiler.emitters.kernel import KernelDefinition
@@ -29,8 +30,6 @@ from gristmill.runtime.types import ElementType
 
 #: Vectors of one pixel reduced together.
 _VECTORS = 4
-
-Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def is_pooling(node: Node, body: Graph) -> bool:
@@ -91,6 +90,12 @@ class PoolingEmitter:
             )
         ][:-1]
         self.channels = shape[-1]
+        body = simple_reducer(source.functions[node.symbol("to_apply")])
+        assert body is not None, "the fusion pass gives this kind to simple bodies only"
+        self.body = body
+        #: Whether NaN has to be looked for, as the bare comparison loses it.
+        self.looks = node.type.element.is_float and body in ("maximum", "minimum")
+        self.walk = Walk.of(self.windows, source.target, looks=self.looks)
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
@@ -107,9 +112,98 @@ class PoolingEmitter:
             begin, end = pixels.interior
             parts = ((0, begin, True), (begin, end, False), (end, pixels.outputs, True))
             for low, high, is_border in parts:
-                self._pixels(phase, outer, (low, high), is_border)
+                if low < high and not is_border and self.walk is not None:
+                    self._walk(phase, self.walk, outer, (low, high))
+                else:
+                    self._pixels(phase, outer, (low, high), is_border)
 
         phase.each_task(row)
+
+    def _walk(
+        self, phase: PhaseFrame, walk: Walk, outer: list[Index], span: tuple[int, int]
+    ) -> None:
+        """Reduce the windows ``span`` of a row: where the whole row is inside, by walking along it."""
+
+        def one_by_one() -> list[ir.Value]:
+            with phase.elemental.scope():
+                self._pixels(phase, outer, span, is_border=False)
+            return []
+
+        def walked() -> list[ir.Value]:
+            with phase.elemental.scope():
+                found_nan = self._walk_channels(phase, walk, outer, span)
+            if found_nan is not None:
+                build.if_else(found_nan, [], one_by_one, list)
+            return []
+
+        inside = walk.rows_inside(outer)
+        if inside is None:
+            walked()
+        else:
+            build.if_else(inside, [], walked, one_by_one)
+
+    def _walk_channels(
+        self, phase: PhaseFrame, walk: Walk, outer: list[Index], span: tuple[int, int]
+    ) -> ir.Value | None:
+        """Walk along a row for all channels; returns whether NaN was met, if that matters."""
+        looks = self.looks
+        truth = ir.IntegerType.get_signless(1)
+        fine = arith.ConstantOp(truth, ir.BoolAttr.get(True)).result
+        for begin, end, width, vectors in self._channel_blocks(walk.vectors):
+            row = self._row(phase, walk, outer, width)
+
+            def block(
+                channel: ir.Value,
+                carried: list[ir.Value],
+                row: Row = row,
+                vectors: int = vectors,
+            ) -> list[ir.Value]:
+                ordered = row.emit(channel, vectors, span)
+                for mask in ordered:
+                    all_of = vector.ReductionOp(truth, vector.CombiningKind.AND, mask).result
+                    carried = [arith.AndIOp(carried[0], all_of).result]
+                return carried
+
+            (fine,) = build.for_loop(begin, end, block, [fine], step=width * vectors)
+        if not looks:
+            return None
+        one = arith.ConstantOp(truth, ir.BoolAttr.get(True)).result
+        return arith.XOrIOp(fine, one).result
+
+    def _row(self, phase: PhaseFrame, walk: Walk, outer: list[Index], width: int) -> Row:
+        e, node = phase.elemental, self.node
+        reducer = reducer_of(e, node)
+        wide = reducer.accumulators[0]
+        kinds = (
+            ir.VectorType.get([width], build.storage_type(node.type.element)),
+            ir.VectorType.get([width], build.storage_type(wide)),
+        )
+        start = reducer.enter([e.value(self.initial, ())])[0]
+        return Row(
+            walk,
+            node,
+            build.flatten(phase.arguments[self.operand.result]),
+            build.flatten(phase.results[0]),
+            kinds,
+            outer,
+            vector.BroadcastOp(kinds[1], start).result,
+            bare(self.body) if self.looks else _combine(self.body, wide),
+            self.looks,
+        )
+
+    def _channel_blocks(self, vectors: int) -> list[tuple[int, int, int, int]]:
+        """The channels in blocks: ``begin, end, width, vectors``, of that many vectors of that width each."""
+        lanes = self.source.target.lanes(max(4, self.node.type.element.nbytes))
+        lanes = min(lanes, 1 << (self.channels.bit_length() - 1))
+        result: list[tuple[int, int, int, int]] = []
+        done = 0
+        for width, count in dict.fromkeys(((lanes, vectors), (lanes, 1), (1, 1))):
+            block = width * count
+            end = done + (self.channels - done) // block * block
+            if done < end:
+                result.append((done, end, width, count))
+            done = end
+        return result
 
     def _pixels(
         self, phase: PhaseFrame, outer: list[Index], span: tuple[int, int], is_border: bool
@@ -123,16 +217,11 @@ class PoolingEmitter:
             build.for_loop(span[0], span[1], pixel)
 
     def _pixel(self, phase: PhaseFrame, position: list[Index], is_border: bool) -> None:
-        lanes = self.source.target.lanes(max(4, self.node.type.element.nbytes))
-        lanes = min(lanes, 1 << (self.channels.bit_length() - 1))
         bounds: list[tuple[Index, Index]] = []
         for d, (window, at) in enumerate(zip(self.windows, position, strict=True)):
             whole = window.is_inside or (d == len(self.windows) - 1 and not is_border)
             bounds.append((0, window.size) if whole else window.bounds(at))
-        done = 0
-        for width, count in ((lanes, _VECTORS), (lanes, 1), (1, 1)):
-            block = width * count
-            end = done + (self.channels - done) // block * block
+        for begin, end, width, count in self._channel_blocks(_VECTORS):
 
             def step(
                 channel: ir.Value, _: list[ir.Value], width: int = width, count: int = count
@@ -141,9 +230,7 @@ class PoolingEmitter:
                     self._reduce(phase, position, bounds, channel, (width, count))
                 return []
 
-            if done < end:
-                build.for_loop(done, end, step, step=block)
-            done = end
+            build.for_loop(begin, end, step, step=width * count)
 
     def _reduce(
         self,
@@ -156,10 +243,8 @@ class PoolingEmitter:
         """Reduce the windows of ``count`` vectors of ``width`` channels."""
         e, node, (width, count) = phase.elemental, self.node, form
         reducer = reducer_of(e, node)
-        body = simple_reducer(e.functions[node.symbol("to_apply")])
-        assert body is not None, "the fusion pass gives this kind to simple bodies only"
         wide = reducer.accumulators[0]
-        combine = _combine(body, wide)
+        combine = _combine(self.body, wide)
         narrow_type = ir.VectorType.get([width], build.storage_type(node.type.element))
         wide_type = ir.VectorType.get([width], build.storage_type(wide))
         converts = narrow_type != wide_type

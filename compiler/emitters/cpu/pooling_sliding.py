@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling along a row of windows that lie inside the operand: what neighbouring windows share is reduced once.
+
+A window is reduced column by column, a column being what lies at one place of the last windowed dimension. A row is
+walked with the columns that the next window shares in registers: of a 3 x 3 window, 6 elements are read instead of 9
+with stride 2, 3 with stride 1.
+
+The largest and smallest floats are found by the bare ``a > b ? a : b``, one instruction on x86, which loses NaN. So
+whether any of the elements is NaN is noted on the way, two elements a comparison, and such a row is reduced again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from mlir import ir
+from mlir.dialects import arith, vector
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.windows import WindowDimension, row_strides
+from gristmill.compiler.graph import Node
+from gristmill.compiler.target import Target
+
+#: Loads of one step of the walk at most: they are all written out.
+MOST_LOADS = 64
+#: Columns of a window from which walking repays one instruction an element in vectors of less than 64 bytes.
+LEAST_NARROW = 5
+
+Combine = Callable[[ir.Value, ir.Value], ir.Value]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a row of windows is walked; windows as in :class:`~.windows.WindowDimension`, the last is walked along.
+
+    Attributes:
+        windows: one for each dimension but the channels.
+        shift: columns that a window is ahead of the one before.
+        vectors: vectors of channels that are walked side by side.
+    """
+
+    windows: Sequence[WindowDimension]
+    shift: int
+    vectors: int
+
+    @staticmethod
+    def of(windows: Sequence[WindowDimension], target: Target, *, looks: bool) -> Walk | None:
+        """How to walk, looking for NaN or not; ``None`` where it would take too many instructions, or gain nothing."""
+        last = windows[-1]
+        meets = last.stride % last.dilation == 0
+        shift = min(last.size, last.stride // last.dilation) if meets else last.size
+        wide = target.vector_bytes == 64
+        if shift == last.size or not (looks or wide or last.size >= LEAST_NARROW):
+            return None
+        registers = 24 if wide else 12
+        loads = shift * math.prod(w.size for w in windows[:-1])
+        for vectors in (4, 2, 1):
+            walk = Walk(windows, shift, vectors)
+            if (walk.shared + 2) * vectors <= registers and loads * vectors <= MOST_LOADS:
+                return walk
+        return None
+
+    @property
+    def shared(self) -> int:
+        """Columns that a window and the next have in common."""
+        return self.windows[-1].size - self.shift
+
+    def rows_inside(self, position: Sequence[Index]) -> ir.Value | None:
+        """Whether windows at this leading position lie inside the operand; ``None`` where all do."""
+        result: ir.Value | None = None
+        for window, at in zip(self.windows[:-1], position, strict=True):
+            if not window.is_inside:
+                begin, end = window.interior
+                for inside in (build.at_least(at, begin), build.less(at, end)):
+                    result = inside if result is None else arith.AndIOp(result, inside).result
+        return result
+
+
+def bare(kind: str) -> Combine:
+    """The larger or smaller of floats by one comparison; the second of two that are not ordered."""
+    predicate = arith.CmpFPredicate.OGT if kind == "maximum" else arith.CmpFPredicate.OLT
+
+    def pick(a: ir.Value, b: ir.Value) -> ir.Value:
+        return arith.SelectOp(arith.CmpFOp(predicate, a, b).result, a, b).result
+
+    return pick
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of windows, over ``width`` channels a vector.
+
+    Attributes:
+        walk: how it is walked.
+        node: the ``reduce_window``.
+        source, target: operand and result, flat.
+        kinds: vectors as loaded and as accumulated.
+        position: the leading index.
+        start: the initial value, a vector.
+        combine: one step of the reduction.
+        looks: whether NaN is looked for.
+    """
+
+    walk: Walk
+    node: Node
+    source: ir.Value
+    target: ir.Value
+    kinds: tuple[ir.VectorType, ir.VectorType]
+    position: Sequence[Index]
+    start: ir.Value
+    combine: Combine
+    looks: bool
+
+    def emit(self, channel: Index, vectors: int, span: tuple[int, int]) -> list[ir.Value]:
+        """Reduce the windows ``span`` of ``vectors`` vectors; returns for each where no NaN was met."""
+        walk, size = self.walk, self.walk.windows[-1].size
+        ordered = [self._ordered(self.start, self.start)] * vectors if self.looks else []
+
+        def columns(pixel: Index, first: int, last: int, seen: list[ir.Value]) -> list[ir.Value]:
+            """Columns of a window, of all vectors each; ``seen`` is brought up to date."""
+            loaded = [self._column(pixel, channel, j, vectors) for j in range(first, last)]
+            for v in range(len(seen)):
+                seen[v] = self._look(seen[v], [x for column in loaded for x in column[v]])
+            return [reduce(self.combine, elements) for column in loaded for elements in column]
+
+        def step(pixel: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            seen = carried[walk.shared * vectors :]
+            known = carried[: walk.shared * vectors]
+            known += columns(pixel, walk.shared, size, seen)
+            for v in range(vectors):
+                total = reduce(self.combine, [*known[v::vectors], self.start])
+                self._store(total, [*self.position, pixel], build.add(channel, v * self._width))
+            return [*known[walk.shift * vectors :], *seen]
+
+        first = columns(span[0], 0, walk.shared, ordered)
+        carried = build.for_loop(*span, step, [*first, *ordered])
+        return carried[walk.shared * vectors :]
+
+    @property
+    def _width(self) -> int:
+        return self.kinds[0].shape[0]
+
+    def _column(
+        self, pixel: Index, channel: Index, column: int, vectors: int
+    ) -> list[list[ir.Value]]:
+        """The elements of one column of a window, for each vector."""
+        windows, shape = self.walk.windows, self.node.operands[0].shape
+        strides = row_strides(shape[:-1], shape[-1])
+        base = channel
+        for window, at, stride in zip(windows, [*self.position, pixel], strides, strict=True):
+            base = build.add(base, build.mul(window.origin(at), stride))
+        leading = itertools.product(*(range(w.size) for w in windows[:-1]))
+        offsets = [
+            sum(
+                at * window.dilation * stride
+                for at, window, stride in zip((*row, column), windows, strides, strict=True)
+            )
+            for row in leading
+        ]
+        return [
+            [self._load(build.add(base, offset + v * self._width)) for offset in offsets]
+            for v in range(vectors)
+        ]
+
+    def _load(self, at: Index) -> ir.Value:
+        narrow, wide = self.kinds
+        loaded = vector.LoadOp(narrow, self.source, [build.index_value(at)]).result
+        return loaded if narrow == wide else arith.ExtFOp(wide, loaded).result
+
+    def _store(self, value: ir.Value, position: Sequence[Index], channel: Index) -> None:
+        narrow, wide = self.kinds
+        if narrow != wide:
+            value = arith.TruncFOp(narrow, value).result
+        at = build.linearize([*position, channel], self.node.shape)
+        vector.StoreOp(value, self.target, [build.index_value(at)])
+
+    def _look(self, seen: ir.Value, elements: Sequence[ir.Value]) -> ir.Value:
+        """``seen`` where none of the elements is NaN."""
+        for first in range(0, len(elements), 2):
+            ordered = self._ordered(elements[first], elements[min(first + 1, len(elements) - 1)])
+            seen = arith.AndIOp(seen, ordered).result
+        return seen
+
+    @staticmethod
+    def _ordered(a: ir.Value, b: ir.Value) -> ir.Value:
+        return arith.CmpFOp(arith.CmpFPredicate.ORD, a, b).result
