@@ -431,6 +431,19 @@ def test_how_it_is_copied(
     assert path(target, source) == expected
 
 
+@pytest.mark.parametrize(("pitch", "shift", "past"), [(2048, 16, 4), (2048, 0, 0), (2044, 16, 0)])
+def test_groups_begin_where_lines_do(pitch: int, shift: int, past: int) -> None:
+    relayout_kernels.kernel(1)
+    memory = np.zeros(2048 * 2048 * 4 + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + shift
+    source = np.ndarray((2048, 2044), "f4", memory, start, (4 * pitch, 4)).T
+    job = native_job(np.empty(source.shape, "f4"), source)
+    assert job is not None
+    assert (
+        job.field("past") == past
+    )  # with other pitches lines of different rows begin at different places
+
+
 def test_a_small_last_cache_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relayout, "cache_sizes", lambda: {"L3": 4 * MB})
     relayout_kernels.kernel(1)
