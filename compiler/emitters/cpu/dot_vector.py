@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import arith, memref, vector
 
 from gristmill.compiler.emitters.build import (
     Index,
@@ -20,6 +20,7 @@ from gristmill.compiler.emitters.build import (
     div,
     for_loop,
     if_then,
+    index_value,
     less,
     minimum,
     mod,
@@ -46,6 +47,9 @@ from gristmill.compiler.emitters.cpu.dot_build import (
 from gristmill.compiler.emitters.cpu.dot_pack import pack_rows
 from gristmill.compiler.emitters.kernel import Phase
 
+#: Rows up to which a step walks so many rows of the right operand that a prefetcher hides where each begins.
+_WALKED_ROWS = 4
+
 #: Bytes of the right operand one task reads at least, so that a task is worth starting.
 _TASK_BYTES = 128 * 1024
 
@@ -63,10 +67,19 @@ class _Columns:
         return -(-self.kernel.problem.n // self.block)
 
     @property
+    def pitch(self) -> int:
+        """From one row of sums to the next: with a power of two, rows would meet in few sets of the cache."""
+        return self.block + self.kernel.lanes
+
+    @property
+    def size(self) -> int:
+        """Elements of the sums of one task: ``m`` rows of ``pitch``."""
+        return self.kernel.problem.m * self.pitch
+
+    @property
     def scratch_bytes(self) -> int:
-        """Scratch for the sums of one task: ``m`` rows of ``block``."""
-        problem = self.kernel.problem
-        return problem.m * self.block * problem.accumulate.nbytes
+        """Scratch for the sums of one task."""
+        return self.size * self.kernel.problem.accumulate.nbytes
 
     def finish(self, sink: Sink, sums: ir.Value, batch: Index, n0: Index) -> None:
         """Pass the task's sums through the epilogue."""
@@ -76,7 +89,7 @@ class _Columns:
             for m in range(problem.m):
 
                 def total(lane: ir.Value, m: int = m) -> ir.Value:
-                    return load_scalar(sums, add(lane, m * self.block))
+                    return load_scalar(sums, add(lane, m * self.pitch))
 
                 sink.put_row(batch, m, n0, width, total)
 
@@ -118,11 +131,11 @@ def emit_streamed(
     with phase_function(module, kernel, name, 0, scratch) as frame:
         lhs, rhs = sources(kernel, frame)
         sink = Sink.of(kernel, frame)
-        sums = typed_view(frame.scratch, 0, problem.m * block, problem.accumulate)
+        sums = typed_view(frame.scratch, 0, columns.size, problem.accumulate)
 
         def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             batch, n0 = div(t, columns.count), mul(mod(t, columns.count), block)
-            _stream(kernel, lhs, rhs, sums, block, batch, n0)
+            _stream(columns, lhs, rhs, sums, batch, n0)
             columns.finish(sink, sums, batch, n0)
             return []
 
@@ -131,16 +144,16 @@ def emit_streamed(
 
 
 def _stream(
-    kernel: DotKernel,
-    lhs: Source,
-    rhs: Source,
-    sums: ir.Value,
-    block: int,
-    batch: Index,
-    n0: Index,
+    columns: _Columns, lhs: Source, rhs: Source, sums: ir.Value, batch: Index, n0: Index
 ) -> None:
+    kernel, block, pitch = columns.kernel, columns.block, columns.pitch
     problem, lanes = kernel.problem, kernel.lanes
-    depth = max(2, min(8, 16 // problem.m))
+    buffer = rhs.buffer
+    assert buffer is not None
+    # The factors of a step stay in registers, beside the values of the right operand and a sum.
+    many = problem.m > _WALKED_ROWS
+    factors_kept = 24 if many and kernel.vector_bytes >= 64 else 16
+    depth = max(2, min(8, factors_kept // problem.m))
     width = minimum(sub(problem.n, n0), block) if problem.n % block else block
     ragged = problem.n % lanes != 0
 
@@ -148,7 +161,7 @@ def _stream(
         store_vector(zero(problem.accumulate, lanes), sums, i)
         return []
 
-    for_loop(0, problem.m * block, clear, step=lanes)
+    for_loop(0, columns.size, clear, step=lanes)
 
     def rows(k: Index, count: int) -> None:
         factors = [
@@ -156,12 +169,15 @@ def _stream(
             for m in range(problem.m)
         ]
         starts = [rhs.offset(batch, n0, add(k, u)) for u in range(count)]
+        following = [rhs.offset(batch, n0, add(k, count + u)) for u in range(count if many else 0)]
 
         def column(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             mask = lane_masks(sub(width, n), lanes, 1)[0] if ragged else None
             values = [rhs.vector(add(start, n), lanes, mask) for start in starts]
+            for start in following:  # a prefetcher begins anew with each row
+                memref.PrefetchOp(buffer, [index_value(add(start, n))], False, 2, True)
             for m in range(problem.m):
-                place = add(n, m * block)
+                place = add(n, m * pitch)
                 total = load_vector(sums, place, problem.accumulate, lanes)
                 for factor, value in zip(factors[m], values, strict=True):
                     total = multiply_add(factor, value, total, problem.accumulate)
@@ -202,11 +218,11 @@ def emit_dotted(module: ir.Module, kernel: DotKernel) -> tuple[list[Phase], int,
     with phase_function(module, kernel, name, workspace, scratch) as frame:
         form = _Dotted(kernel, frame, tile, plain)
         sink = Sink.of(kernel, frame)
-        sums = typed_view(frame.scratch, 0, problem.m * columns.block, problem.accumulate)
+        sums = typed_view(frame.scratch, 0, columns.size, problem.accumulate)
 
         def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             batch, n0 = div(t, columns.count), mul(mod(t, columns.count), columns.block)
-            form.emit(sums, columns.block, batch, n0)
+            form.emit(columns, sums, batch, n0)
             columns.finish(sink, sums, batch, n0)
             return []
 
@@ -256,24 +272,24 @@ class _Dotted:
             size = problem.batch * problem.m * problem.k
             self.rows = typed_view(frame.workspace, 0, size, problem.accumulate)
 
-    def emit(self, sums: ir.Value, block: int, batch: Index, n0: Index) -> None:
-        """Sums of columns ``n0 …`` to ``sums``, row-major with rows of ``block``."""
-        problem, tile = self.problem, self.tile
+    def emit(self, columns: _Columns, sums: ir.Value, batch: Index, n0: Index) -> None:
+        """Sums of columns ``n0 …`` to ``sums``."""
+        problem, tile, block, pitch = self.problem, self.tile, columns.block, columns.pitch
         limit = minimum(sub(problem.n, n0), block) if problem.n % block else block
         edge = problem.n % tile  # blocks are multiples of the tile, so only the last has one
 
         def group(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            self._columns(sums, block, batch, n0, n, tile)
+            self._columns(sums, pitch, batch, n0, n, tile)
             return []
 
         whole = sub(limit, mod(limit, tile)) if edge else limit
         for_loop(0, whole, group, step=tile)
         if edge:
             with if_then(less(whole, limit)):
-                self._columns(sums, block, batch, n0, whole, edge)
+                self._columns(sums, pitch, batch, n0, whole, edge)
 
     def _columns(
-        self, sums: ir.Value, block: int, batch: Index, n0: Index, n: Index, count: int
+        self, sums: ir.Value, pitch: int, batch: Index, n0: Index, n: Index, count: int
     ) -> None:
         problem, lanes, element = self.problem, self.kernel.lanes, self.problem.accumulate
         starts = [self.rhs.offset(batch, add(n0, add(n, j)), 0) for j in range(count)]
@@ -300,7 +316,7 @@ class _Dotted:
         for j in range(count):
             for m in range(problem.m):
                 total = _horizontal(totals[j * problem.m + m], lanes, element.is_float)
-                store_scalar(total, sums, add(add(n, j), m * block))
+                store_scalar(total, sums, add(add(n, j), m * pitch))
 
     def _row(self, batch: Index, m: int) -> Index:
         if self.plain:
