@@ -1,4 +1,5 @@
 // RUN: %gristmill compile %s --emit=kernels | filecheck %s
+// RUN: %gristmill compile %s --emit=kernels | filecheck %s --check-prefix=POOL
 
 // A padded copy of the input, then tiles of pixels by vectors of features carried through window and channels.
 // CHECK-DAG: func.func @kernel_0_convolution(
@@ -10,9 +11,11 @@
 // CHECK-DAG: func.func @kernel_1_convolution(
 // CHECK-NOT: func.func @kernel_1_convolution_1(
 
-// Windows of a maximum, as vectors of channels.
-// CHECK-DAG: func.func @kernel_2_pooling(
-// CHECK-DAG: arith.maximumf {{.*}} : vector<[[L]]xf32>
+// Windows of a maximum, as vectors of channels: bare comparisons along rows that lie inside, NaN looked for beside them.
+// POOL: func.func @kernel_2_pooling(
+// POOL: arith.cmpf ord, {{.*}} : vector<[[L:[0-9]+]]xf32>
+// POOL: arith.cmpf ogt, {{.*}} : vector<[[L]]xf32>
+// POOL: arith.maximumf {{.*}} : vector<[[L]]xf32>
 func.func public @main(%x: tensor<1x12x12x16xf32>, %w: tensor<3x3x16x32xf32>, %d: tensor<3x3x1x32xf32>)
     -> tensor<1x6x6x32xf32> {
   %z = stablehlo.constant dense<0xFF800000> : tensor<f32>

@@ -31,6 +31,8 @@ from gristmill.compiler.emitters.elemental import arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.runtime.types import ArrayType
 
+#: Taps of a row of a depthwise window that are written out.
+_MOST_TAPS = 5
 _FMA = arith.FastMathFlags.contract
 
 
@@ -325,8 +327,45 @@ class _Tiles:
             return result
 
         bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
+        shares = problem.depthwise and problem.strides[-1] == 1 and not is_border
+        if shares and problem.kernel[-1] <= _MOST_TAPS:
+            zeros = [zero] * (pixels * tile.vectors)
+            window_rows = bounded_nest(
+                e, bounds[:-2], zeros, lambda at, sums: self._taps(kind, base, at, sums)
+            )
+            self._store(pixel, pixels, window_rows)
+            return
         sums = bounded_nest(e, bounds, [zero] * (pixels * tile.vectors), step)
         self._store(pixel, pixels, sums)
+
+    def _taps(
+        self, kind: ir.VectorType, base: Index, position: list[Index], sums: list[ir.Value]
+    ) -> list[ir.Value]:
+        """One row of a depthwise window: an input vector is loaded once for all the pixels whose windows hold it."""
+        owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
+        taps, stride, dilation = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
+        at, result = base, list(sums)
+        steps = row_strides(owner.space, owner.inputs)
+        for where, apart, step in zip(position, problem.dilations, steps, strict=False):
+            at = build.add(at, build.mul(where, apart * step))
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for pixel in range(len(sums) // tile.vectors):
+            for tap in range(taps):
+                readers.setdefault(pixel * stride + tap * dilation, []).append((pixel, tap))
+        first = build.mul(build.linearize([*position, 0], problem.kernel), self._weight_row)
+        weights = build.add(self._kernel_base(), first)
+        for v in range(tile.vectors):
+            shift = v * tile.lanes
+            columns = [
+                self._load(kind, 1, build.add(weights, tap * self._weight_row + shift))
+                for tap in range(taps)
+            ]
+            for column, pairs in sorted(readers.items()):
+                factor = self._load(kind, 0, build.add(at, column * owner.inputs + shift))
+                for pixel, tap in pairs:
+                    number = pixel * tile.vectors + v
+                    result[number] = self._multiply_add(result[number], factor, columns[tap])
+        return result
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
         """The window positions that lie inside the operand, for each dimension."""
