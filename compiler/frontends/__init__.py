@@ -81,6 +81,10 @@ def content_of(source: Any) -> Content | None:
     return None
 
 
+#: In the errors of nanobind, through which MLIR's strings come.
+_NOT_UTF8 = "str_from_cstr"
+
+
 def read_file(path: str | Path) -> bytes:
     """The content of the file ``path``; raises ``ParseError`` when it cannot be read."""
     try:
@@ -98,7 +102,13 @@ def import_bytes(data: bytes, name: str = "module") -> HloModule | PolymorphicMo
 
     if is_binary(data):
         require_survival(lambda: load(parse_bytes(data, name), name), len(data), name)
-    return load(parse_bytes(data, name), name)
+    try:
+        return load(parse_bytes(data, name), name)
+    except RuntimeError as error:
+        if _NOT_UTF8 not in str(error):
+            raise
+        reason = "a name or message in the module is not UTF-8: the file is damaged"
+        raise ParseError(reason, location=name) from None
 
 
 def import_lowered(lowered: Lowered) -> HloModule | PolymorphicModule:

@@ -18,7 +18,7 @@ import pytest
 import gristmill
 from gristmill.compiler import frontends
 from gristmill.compiler.frontends.guard import survives
-from gristmill.errors import GristmillError
+from gristmill.errors import GristmillError, ParseError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
@@ -99,6 +99,14 @@ def test_damaged_modules(make: Callable[[], bytes], count: int) -> None:
             messages.append(error.message)
     assert len(messages) > count // 4
     assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize("make", [bytecode, portable])
+def test_a_name_that_is_not_utf8(make: Callable[[], bytes]) -> None:
+    data = make()
+    assert b"jit_" in data
+    with pytest.raises(ParseError, match="not UTF-8"):
+        frontends.load_bytes(data.replace(b"jit_", b"jit\xff"), "model")
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])

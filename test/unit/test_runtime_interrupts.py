@@ -36,6 +36,7 @@ def test_a_pool_works_on_after_an_interrupted_submit() -> None:
         assert done.wait(LIMIT), place
         pool.close()
         assert pool._free == len(pool._threads) <= 1, place
+    pool.close()
 
 
 def test_a_thread_that_an_interrupt_kept_from_the_list_ends() -> None:
