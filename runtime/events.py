@@ -283,7 +283,9 @@ def _dispatch(event: Event, callbacks: Iterator[Callback]) -> None:
                             observer.call_back(event, callback)
                         else:
                             callback(event)
-                    except Exception as error:
+                    except (
+                        Exception
+                    ) as error:  # one consumer's fault must not keep the others from running
                         _report(error)
                 queue.popleft()
             _due.queue = None
@@ -304,12 +306,12 @@ def _call(event: Event, callback: Callback) -> None:
             observer.call_back(event, callback)
         else:
             callback(event)
-    except Exception as error:
+    except Exception as error:  # as those that :func:`_dispatch` runs
         _report(error)
 
 
 def _report(error: BaseException) -> None:
-    """One consumer's fault must not keep the others from running."""
+    """Show what nobody can catch as Python shows what nobody caught."""
     sys.excepthook(type(error), error, error.__traceback__)
 
 
