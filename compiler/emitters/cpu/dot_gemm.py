@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mlir import ir
+from mlir.dialects import memref
 
 from gristmill.compiler.emitters.build import (
     Index,
@@ -25,6 +26,7 @@ from gristmill.compiler.emitters.build import (
     for_loop,
     if_else,
     if_then,
+    index_value,
     less,
     maximum,
     minimum,
@@ -51,6 +53,9 @@ from gristmill.compiler.emitters.cpu.dot_pack import pack_columns, pack_rows
 from gristmill.compiler.emitters.cpu.dot_pairs import multiply_add_pairs, step_sources
 from gristmill.compiler.emitters.kernel import Phase
 from gristmill.runtime.types import ElementType
+
+#: Bytes of a cache line.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,14 @@ def multiply_tile(
         return result
 
     return for_loop(0, count, step, sums)
+
+
+def _prefetch(
+    buffer: ir.Value, start: Index, element: ElementType, nbytes: int, *, is_write: bool
+) -> None:
+    for line in range(0, nbytes, _LINE):
+        at = index_value(add(start, line // element.nbytes))
+        memref.PrefetchOp(buffer, [at], is_write, 3, True)
 
 
 def _round(nbytes: int) -> int:
@@ -439,25 +452,61 @@ class _Task:
         ]
         kind = ir.VectorType.get([self.lanes], zero(element).type)
 
+        kinds = [kind] * (rows * vectors)
+
         def fresh() -> list[ir.Value]:
             return [zero(element, self.lanes)] * (rows * vectors)
 
-        def earlier() -> list[ir.Value]:
+        def load(masks: list[ir.Value] | None) -> list[ir.Value]:
             return [
-                load_vector(self.sums, p, element, self.lanes, self._mask(j))
+                load_vector(self.sums, p, element, self.lanes, masks and masks[j])
                 for row in places
                 for j, p in enumerate(row)
             ]
 
-        kinds = [kind] * (rows * vectors)
-        start = fresh() if k0 == 0 else if_else(equal(k0, 0), kinds, fresh, earlier)
-        totals = self._multiply(m, rows, k0, count, start)
-        for i, row in enumerate(places):
-            for j, place in enumerate(row):
-                store_vector(totals[i * vectors + j], self.sums, place, self._mask(j))
+        def earlier() -> list[ir.Value]:
+            return self._at_edge(kinds, load)
 
-    def _mask(self, j: int) -> ir.Value | None:
-        return self.masks[j] if self.masks and self.kernel.stores_sums else None
+        start = fresh() if k0 == 0 else if_else(equal(k0, 0), kinds, fresh, earlier)
+        self._ask_ahead(m, rows, k0)
+        totals = self._multiply(m, rows, k0, count, start)
+
+        def store(masks: list[ir.Value] | None) -> list[ir.Value]:
+            for i, row in enumerate(places):
+                for j, place in enumerate(row):
+                    store_vector(totals[i * vectors + j], self.sums, place, masks and masks[j])
+            return []
+
+        self._at_edge([], store)
+
+    def _ask_ahead(self, m: Index, rows: int, k0: Index) -> None:
+        """Ask for where the next tile's rows of the left operand and its sums begin.
+
+        A prefetcher begins anew with each row, and the sums were last touched a chunk ago.
+        """
+        lhs, next_m = self.lhs, add(m, rows)
+        for i in range(rows):
+            if self.tiling.lhs == "plain" and lhs.buffer is not None:
+                start, array = lhs.offset(self.batch, add(next_m, i), k0), lhs.operand.array
+                _prefetch(lhs.buffer, start, array.element, 2 * _LINE, is_write=False)
+            if self.kernel.stores_sums:
+                place, nbytes = self._sum_position(next_m, i), self.element.nbytes
+                width = self.geometry.width * nbytes
+                _prefetch(self.sums, place, self.element, width, is_write=True)
+
+    def _at_edge(
+        self, kinds: list[ir.Type], access: Callable[[list[ir.Value] | None], list[ir.Value]]
+    ) -> list[ir.Value]:
+        """What ``access`` gives with the masks of the last panel, or without masks in any other one.
+
+        A masked store takes some twenty times as long as a plain one on some processors.
+        """
+        if self.masks is None or not self.kernel.stores_sums:
+            return access(None)
+        if self.geometry.panels == 1:
+            return access(self.masks)
+        whole = less(self.n0, self.problem.n - self.edge)
+        return if_else(whole, kinds, lambda: access(None), lambda: access(self.masks))
 
     def _sum_position(self, m: Index, i: int) -> Index:
         row = add(m, i)

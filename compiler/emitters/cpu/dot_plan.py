@@ -97,6 +97,11 @@ def packed_width(kernel: DotKernel, target: Target) -> int | None:
     return width if problem.n % width == 0 and problem.n > width else None
 
 
+#: Most rows of a block. A panel is packed once for each block, so taller blocks pack less; what does not fit the
+#: second-level cache streams from the third, which costs less than packing more often.
+_BLOCK_ROWS = 512
+
+
 def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAULT) -> Tiling:
     """Tile sizes and packing for a blocked product."""
     problem, lanes = kernel.problem, kernel.lanes
@@ -110,8 +115,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
     chunk_bytes = max(1, int(target.l2_bytes // 8 * blocking.chunk))
     chunks = -(-kernel.steps * width * nbytes // chunk_bytes)
     k_chunk = -(-kernel.steps // (chunks * lanes)) * lanes
-    most = int(min(512, target.l2_bytes // (kernel.steps * nbytes)) * blocking.rows)
-    limit = max(4 * tallest, most)
+    limit = max(4 * tallest, int(_BLOCK_ROWS * blocking.rows))
     blocks = -(-problem.m // limit)
     while (
         problem.batch * blocks * panels < 2 * target.max_threads
