@@ -459,7 +459,7 @@ class _Task:
 
         def load(masks: list[ir.Value] | None) -> list[ir.Value]:
             return [
-                load_vector(self.sums, p, element, self.lanes, masks and masks[j])
+                load_vector(self.sums, p, element, self.lanes, masks[j] if masks else None)
                 for row in places
                 for j, p in enumerate(row)
             ]
@@ -474,7 +474,9 @@ class _Task:
         def store(masks: list[ir.Value] | None) -> list[ir.Value]:
             for i, row in enumerate(places):
                 for j, place in enumerate(row):
-                    store_vector(totals[i * vectors + j], self.sums, place, masks and masks[j])
+                    store_vector(
+                        totals[i * vectors + j], self.sums, place, masks[j] if masks else None
+                    )
             return []
 
         self._at_edge([], store)
