@@ -376,6 +376,28 @@ def test_matrices_far_away_are_packed(m: int, k: int, n: int, rhs: str) -> None:
     assert choose_tiling(kernel, target).rhs == rhs
 
 
+@pytest.mark.parametrize(("m", "vectors"), [(8, 2), (1024, 3)])
+def test_few_rows_of_a_matrix_in_place_get_whole_panels(m: int, vectors: int) -> None:
+    # 1024 columns are 64 panels of two vectors; 43 of three, the last of which needs masks.
+    problem = problem_of(f"{m}x256xf32", "256x1024xf32", "f32", **MATMUL)
+    kinds = problem.lhs.array, problem.rhs.array
+    kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 32)
+    target = dataclasses.replace(host_target(), vector_bytes=32, l2_bytes=512 << 10)
+    assert choose_tiling(kernel, target).vectors == vectors
+
+
+@pytest.mark.parametrize(("vector_bytes", "is_parallel"), [(32, True), (64, False)])
+def test_threads_are_woken_for_ten_microseconds_of_vectors(
+    vector_bytes: int, is_parallel: bool
+) -> None:
+    problem = problem_of("8x256xf32", "256x256xf32", "f32", **MATMUL)
+    kinds = problem.lhs.array, problem.rhs.array
+    target = dataclasses.replace(host_target(), vector_bytes=vector_bytes)
+    with ir.Context(), ir.Location.unknown():
+        kernel = emit_dot("dot", problem, target, arguments=kinds, results=[problem.output])
+    assert [p.parallel for p in kernel.spec.phases] == [is_parallel]
+
+
 def test_axis_maps_collapse_and_address() -> None:
     assert AxisMap.of((4, 1, 5), (10, 7, 2)).parts == ((20, 2),)
     split = AxisMap.of((4, 5), (100, 2))

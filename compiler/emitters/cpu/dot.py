@@ -23,8 +23,8 @@ from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, Pha
 from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
-#: Multiply-adds below which waking other threads costs more than it saves.
-_PARALLEL_WORK = 1_000_000
+#: Multiply-adds of vectors below which waking other threads costs more than it saves: some 10 us of one core.
+_PARALLEL_WORK = 62_500
 
 
 def emit_dot(
@@ -87,7 +87,8 @@ def emit_dot(
         case Form.BLOCKED:
             tiling = choose_tiling(kernel, target, blocking)
             phases, workspace, scratch = emit_gemm(module, kernel, tiling)
-    work = problem.batch * problem.m * problem.n * problem.k
+    multiply_adds = problem.batch * problem.m * problem.n * problem.k
+    work = multiply_adds // kernel.lanes
     traffic = sum(a.nbytes for a in (*arguments, *results))
     spec = KernelSpec(
         name=name,
@@ -96,7 +97,7 @@ def emit_dot(
         results=tuple(results),
         workspace_bytes=workspace,
         scratch_bytes=scratch,
-        flops=2 * work,
+        flops=2 * multiply_adds,
         bytes=traffic,
         kind="dot",
     )

@@ -10,7 +10,7 @@ one task alone uses is packed to that thread's scratch just before its chunk is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -497,7 +497,7 @@ class _Task:
                 _prefetch(self.sums, place, self.element, width, is_write=True)
 
     def _at_edge(
-        self, kinds: list[ir.Type], access: Callable[[list[ir.Value] | None], list[ir.Value]]
+        self, kinds: Sequence[ir.Type], access: Callable[[list[ir.Value] | None], list[ir.Value]]
     ) -> list[ir.Value]:
         """What ``access`` gives with the masks of the last panel, or without masks in any other one.
 

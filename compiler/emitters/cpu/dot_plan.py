@@ -140,6 +140,10 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
     )
 
 
+#: What masked loads of a right operand that lies unpacked leave of a tile's rate, without AVX-512's mask registers.
+_MASKED_RATE = 0.95
+
+
 def register_tile(
     problem: DotProblem, lanes: int, registers: int, wanted: int | None = None
 ) -> tuple[int, int]:
@@ -151,6 +155,7 @@ def register_tile(
     """
     needed = -(-problem.n // lanes)
     best = (0.0, 1, 1)
+    is_masked = registers < 32 and problem.m <= _UNPACKED_ROWS[0]
     widths = range(1, min(4, needed) + 1)
     if wanted is not None and wanted in widths:
         widths = range(wanted, wanted + 1)
@@ -160,6 +165,8 @@ def register_tile(
         cycles = max(rows * vectors / 2, 4) + 0.2 * (rows + vectors)
         panels = -(-needed // vectors)
         useful = problem.n / (panels * vectors * lanes)
+        if is_masked and problem.n % (vectors * lanes):
+            useful *= _MASKED_RATE
         best = max(best, (useful * rows * vectors / cycles, tallest, vectors))
     return best[1], best[2]
 
