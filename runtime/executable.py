@@ -143,7 +143,7 @@ class Executable:
                 objects[index] = id(result)
                 results.append(result)
                 index += 1
-            if threads is None and frame.arena_threads and not self._parallel:
+            if not self._parallel and frame.arena_threads and (threads is None or threads > 0):
                 misfit = self._call(frame.address)  # The frame's arena and thread count stand.
             else:
                 misfit = self._run(frame, threads)
