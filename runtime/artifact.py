@@ -22,16 +22,14 @@ import zipfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.errors import ArtifactError
-from gristmill.runtime import device_manifest, manifest
+from gristmill.runtime import manifest
 from gristmill.runtime.atomic import replacing
 from gristmill.runtime.cpu import check_cpu
-from gristmill.runtime.device_manifest import DeviceManifest
-from gristmill.runtime.device_program import DeviceProgram
 from gristmill.runtime.manifest import Manifest
 from gristmill.runtime.manifest_fields import (
     CONSTANTS,
@@ -42,10 +40,15 @@ from gristmill.runtime.manifest_fields import (
 )
 from gristmill.runtime.program import ALIGNMENT, Program, align_up
 
+if TYPE_CHECKING:  # a device's part is imported once a program for one is met
+    from gristmill.runtime.device_manifest import DeviceManifest
+    from gristmill.runtime.device_program import DeviceProgram
+
+    #: Whatever an artifact can hold.
+    AnyProgram = Program | DeviceProgram
+    AnyManifest = Manifest | DeviceManifest
+
 Constants = Sequence[np.ndarray[Any, Any]]
-#: Whatever an artifact can hold.
-AnyProgram = Program | DeviceProgram
-AnyManifest = Manifest | DeviceManifest
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _PADDING_ID = 0x474D  # Private extra-field id of the alignment padding.
@@ -65,6 +68,8 @@ def save(program: AnyProgram, path: str | Path, *, durable: bool = True) -> None
     if isinstance(program, Program):
         code = {f"object{i}.o": data for i, data in enumerate(program.objects)}
     else:
+        from gristmill.runtime import device_manifest
+
         code = device_manifest.code_members(program.images)
     members = {
         name: Member(len(data), hashlib.sha256(data).hexdigest()) for name, data in code.items()
@@ -76,6 +81,8 @@ def save(program: AnyProgram, path: str | Path, *, durable: bool = True) -> None
     if isinstance(program, Program):
         text = manifest.render_manifest(program, list(code), entries, members)
     else:
+        from gristmill.runtime import device_manifest
+
         text = device_manifest.render_manifest(program, entries, members)
     try:
         with (
@@ -116,10 +123,12 @@ def read_manifest(path: str | Path) -> AnyManifest:
 def _parse(data: bytes) -> AnyManifest:
     fields = read_fields(data)
     kind = fields.text("kind")
-    if kind == device_manifest.KIND:
-        return device_manifest.parse_manifest(fields)
     if kind == manifest.KIND:
         return manifest.parse_manifest(fields)
+    from gristmill.runtime import device_manifest
+
+    if kind == device_manifest.KIND:
+        return device_manifest.parse_manifest(fields)
     raise ArtifactError(f"{MANIFEST}: programs of kind {kind!r} are not known to this version")
 
 
