@@ -41,6 +41,12 @@ class Target:
         """What the last-level cache can be trusted to keep: of a large one, others use a part."""
         return min(self.l3_bytes, _MOST_KEPT_BYTES)
 
+    @property
+    def vector_registers(self) -> int:
+        """Vector registers that code may name: 16 on x86-64 before AVX-512, 32 elsewhere."""
+        narrow = self.triple.startswith("x86_64") and "+avx512vl" not in self.features.split(",")
+        return 16 if narrow else 32
+
     def lanes(self, nbytes: int) -> int:
         """Elements of ``nbytes`` each that one vector register holds."""
         return max(1, self.vector_bytes // nbytes)

@@ -219,9 +219,11 @@ def interleaving(graph: Graph, length: int, target: Target) -> int:
     LLVM does so for short bodies and for reductions only, and trusts the processor to overlap the rest. But a chain of
     hundreds of cycles, an exponential and a division after it or the rounds of a random number generator, fills its
     schedulers with instructions that wait, long before there are enough of them for all units. 1 leaves it to LLVM.
+    Eight vectors need more than 16 registers: with those a random number generator takes a third longer than four do.
     """
     cost = element_cost(graph)
-    count = 1 if cost < _LONG[0] else 4 if cost < _LONG[1] else 8
+    most = 8 if target.vector_registers > 16 else 4
+    count = 1 if cost < _LONG[0] else 4 if cost < _LONG[1] else most
     while count > 1 and count * len(graph.nodes) > _MOST_NODES:
         count //= 2
     step = target.lanes(min(result.type.element.nbytes for result in graph.results))
