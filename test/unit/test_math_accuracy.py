@@ -181,6 +181,24 @@ def test_double_precision(name: str) -> None:
     assert worst_mp(exact, got, x) <= bound
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exponential_of_nonpositive(dtype: type) -> None:
+    """As exact as the general one; every power of two, and the ends, where results are subnormal or 0."""
+    double = dtype is np.float64
+    edge, steps = (745.3, 1100) if double else (104.1, 200)
+    near = np.linspace(0, edge, 40 * steps)
+    x = -np.abs(np.concatenate([near.astype(dtype), samples(dtype, 1, 1000)]))
+    x = x[: x.size // 8 * 8]
+    got = apply(library.NONPOSITIVE_EXPONENTIAL, x)
+    finite = np.flatnonzero(x > -1000)
+    picked = finite[:: 40 if double else 7]
+    assert worst_mp(mpmath.exp, got[picked], x[picked]) <= 1.0
+    assert not got[x < -edge].any()
+    assert not np.signbit(got[~np.isnan(x)]).any()
+    ends = apply(library.NONPOSITIVE_EXPONENTIAL, np.array([-_INF, -0.0, 0.0, _NAN], dtype))
+    np.testing.assert_array_equal(ends, np.array([0.0, 1.0, 1.0, _NAN], dtype))
+
+
 # name: expected results for -inf, -1, -0, 0, 1, inf
 _LIMITS: dict[str, list[float]] = {
     "cbrt": [-_INF, -1, -0.0, 0.0, 1, _INF],

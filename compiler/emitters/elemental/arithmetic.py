@@ -179,7 +179,7 @@ _FLOAT_UNARY: dict[str, Any] = {
 TRANSCENDENTAL = frozenset(
     "exponential exponential_minus_one log log_plus_one logistic tanh erf erfc sine cosine tan atan2 power "
     "rsqrt cbrt round_nearest_afz remainder".split()
-)
+) | {library.NONPOSITIVE_EXPONENTIAL}
 
 
 def binary(kind: str, e: ElementType, a: ir.Value, b: ir.Value, fastmath: Any = None) -> ir.Value:

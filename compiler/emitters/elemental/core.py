@@ -21,7 +21,8 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic
+from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic, ranges
+from gristmill.compiler.emitters.math import NONPOSITIVE_EXPONENTIAL
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType
@@ -194,6 +195,13 @@ def _unary(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     return arithmetic.unary(node.kind, operand.type.element, e.value(operand, index))
 
 
+def _exponential(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
+    operand = node.operands[0]
+    below = ranges.never_positive(operand, e.functions)
+    kind = NONPOSITIVE_EXPONENTIAL if below else node.kind
+    return arithmetic.unary(kind, operand.type.element, e.value(operand, index))
+
+
 def _complex(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     real, imaginary = (e.value(operand, index) for operand in node.operands)
     return complex_arithmetic.create(real, imaginary)
@@ -266,6 +274,7 @@ RULES.update(dict.fromkeys(_BINARY, _binary))
 RULES.update(
     {
         "compare": _compare,
+        "exponential": _exponential,
         "complex": _complex,
         "select": _select,
         "clamp": _clamp,

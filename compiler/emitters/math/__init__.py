@@ -22,6 +22,7 @@ from gristmill.compiler.emitters.math._error_function import erf, erfc
 from gristmill.compiler.emitters.math._exponential import (
     exponential,
     exponential_minus_one,
+    exponential_of_nonpositive,
     logistic,
     tanh,
     times_power_of_two,
@@ -35,6 +36,7 @@ from gristmill.compiler.emitters.math._values import SCALING, Value, element_nam
 __all__ = [
     "COMPLEX_FUNCTIONS",
     "FUNCTIONS",
+    "NONPOSITIVE_EXPONENTIAL",
     "Parts",
     "emit",
     "emit_complex",
@@ -46,6 +48,9 @@ __all__ = [
 #: Real and imaginary part of a complex number.
 Parts = tuple[ir.Value[ir.Type], ir.Value[ir.Type]]
 
+#: ``exponential`` of what is never positive, not an hlo operation of its own.
+NONPOSITIVE_EXPONENTIAL = "exponential_of_nonpositive"
+
 _UNARY: dict[str, Callable[[Value], Value]] = {
     "cbrt": cbrt,
     "ceil": Value.ceil,
@@ -54,6 +59,7 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
     "erfc": erfc,
     "exponential": exponential,
     "exponential_minus_one": exponential_minus_one,
+    NONPOSITIVE_EXPONENTIAL: exponential_of_nonpositive,
     "floor": Value.floor,
     "log": log,
     "log_plus_one": log_plus_one,

@@ -30,7 +30,7 @@ class _Table:
         exp: q for e^r: |r| ≤ 0.3477, weight r² / e^r.
         expm1: q for e^r - 1: |r| ≤ 0.3477, weight r² / |e^r - 1|.
         tanh: tanh x = x + x³ t(x²): x ≤ 0.6, weight x³ / tanh x.
-        range: e^x overflows above range[1] and rounds to zero below range[0].
+        range: e^x overflows above range[1] and rounds to zero below range[0], where n = -bias - mantissa.
         offset: power of two that keeps 2^(n ± offset) normal.
         one: 1 ± e^-one rounds to 1.
         linear: e^x - 1 rounds to x where |x| is below.
@@ -106,7 +106,7 @@ _TABLES = {
             7.931594805041031e-05,
             -1.7179576423351873e-05,
         ),
-        range=(-746.0, 710.0),
+        range=(-745.2, 710.0),
         offset=64,
         one=44.0,
         linear=2.0**-54,
@@ -174,6 +174,26 @@ def exponential(x: Value) -> Value:
     # binary64 has no shorter way: the instruction takes its exponent from integers of 32 bits.
     scale = times_power_of_two if form is F64 else Value.scaled
     return select(vanishes, x.constant(0.0), scale(_exp_reduced(r), n))
+
+
+def exponential_of_nonpositive(x: Value) -> Value:
+    """e^x for x ≤ 0 (up to 70, in fact) or NaN. f32: 9 multiply-adds and 5 cheaper operations.
+
+    The power of two is 2^(n + s), s = the digits of a significand, and e^r is 2^-s times as large: both are normal, so
+    that their product is rounded once. The rounding constant brings the exponent's bias along, and a shift makes a
+    float of the sum. The least n gives the bits of zero: what lies below half the least subnormal number, e^-inf with
+    it, is 0 without an underflow, which would cost what :func:`exponential` says. So is what lies between that and
+    0.71 times the least subnormal number.
+    """
+    table, form = _table(x), x.format
+    digits = form.mantissa
+    rounder = form.rounder + form.bias + digits
+    x = x.at_least(table.range[0])
+    shifted = fma(x, _LOG2E, rounder)
+    n = shifted - rounder
+    r = fma(n, -table.ln2[1], fma(n, -table.ln2[0], x))
+    power = polynomial(r, [c * 2.0**-digits for c in (1.0, 1.0, *table.exp)])
+    return power * (shifted.bits() << form.mantissa).as_float()
 
 
 def exponential_of_negative(
