@@ -14,7 +14,7 @@ from typing import Any, cast
 from mlir import ir
 from mlir.passmanager import PassManager
 
-from gristmill.compiler.emitters.math import expand_scaling
+from gristmill.compiler.emitters.math import expand_exponentials
 from gristmill.compiler.target import Target
 from gristmill.errors import LoweringError
 
@@ -55,8 +55,9 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
     reproduces it. The module is then in an unspecified intermediate state.
     """
     with module.context:
-        if target is None or "+avx512f" not in target.features.split(","):
-            expand_scaling(module)
+        scaled = target is not None and "+avx512f" in target.features.split(",")
+        narrow = target is not None and target.vector_registers <= 16
+        expand_exponentials(module, scaled=scaled, split=narrow)
         manager = PassManager.parse(KERNEL_PIPELINE)
         try:
             manager.run(module.operation)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from mlir import ir
 from mlir.passmanager import PassManager
 
-from gristmill.compiler.emitters.math import expand_scaling
+from gristmill.compiler.emitters.math import expand_exponentials
 from gristmill.compiler.lowering.kernels import lowering_error
 from gristmill.compiler.lowering.nvvm_mma import convert_products
 
@@ -71,7 +71,7 @@ def lower_to_nvvm(module: ir.Module) -> None:
     """
     with module.context:
         convert_products(module)
-        expand_scaling(module)
+        expand_exponentials(module)
         for number, pipeline in enumerate(NVVM_PIPELINES):
             if number == 1:
                 _call_intrinsics(module)

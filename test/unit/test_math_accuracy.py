@@ -14,9 +14,10 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from math_phase import apply
+from math_phase import apply, math_module
 from mlir import ir
 
+from gristmill.compiler.codegen.testing import run_phase
 from gristmill.compiler.emitters import math as library
 
 Array = np.ndarray
@@ -179,6 +180,17 @@ def test_double_precision(name: str) -> None:
     x = np.concatenate([_in_range(name, specials(np.float64)), random.permutation(x)[:1500]])
     got = apply(name, x)
     assert worst_mp(exact, got, x) <= bound
+
+
+def test_exponential_in_two_parts() -> None:
+    """The form for CPUs with few registers."""
+    x = _in_range("exponential", samples(np.float64, 1, 3000))
+    got = np.zeros_like(x)
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(math_module("exponential", x.dtype, x.size))
+        library.expand_exponentials(module, split=True)
+        run_phase(str(module), "phase", [x, got])
+    assert worst_mp(mpmath.exp, got, x) <= UNARY["exponential"][3]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -25,13 +25,12 @@ from gristmill.compiler.emitters.math._exponential import (
     exponential_of_nonpositive,
     logistic,
     tanh,
-    times_power_of_two,
 )
 from gristmill.compiler.emitters.math._logarithm import log, log_plus_one
 from gristmill.compiler.emitters.math._power import cbrt, power, rsqrt
 from gristmill.compiler.emitters.math._rounding import remainder, round_nearest_afz, sign
 from gristmill.compiler.emitters.math._trigonometry import atan2, cosine, sine, tan
-from gristmill.compiler.emitters.math._values import SCALING, Value, element_name
+from gristmill.compiler.emitters.math._values import Value, element_name
 
 __all__ = [
     "COMPLEX_FUNCTIONS",
@@ -41,7 +40,7 @@ __all__ = [
     "emit",
     "emit_complex",
     "emit_magnitude",
-    "expand_scaling",
+    "expand_exponentials",
     "supported",
 ]
 
@@ -51,13 +50,16 @@ Parts = tuple[ir.Value[ir.Type], ir.Value[ir.Type]]
 #: ``exponential`` of what is never positive, not an hlo operation of its own.
 NONPOSITIVE_EXPONENTIAL = "exponential_of_nonpositive"
 
+#: What ``exponential`` is until the target is known.
+_EXPONENTIAL = "llvm.exp"
+
 _UNARY: dict[str, Callable[[Value], Value]] = {
     "cbrt": cbrt,
     "ceil": Value.ceil,
     "cosine": cosine,
     "erf": erf,
     "erfc": erfc,
-    "exponential": exponential,
+    "exponential": lambda x: x.intrinsic(_EXPONENTIAL),
     "exponential_minus_one": exponential_minus_one,
     NONPOSITIVE_EXPONENTIAL: exponential_of_nonpositive,
     "floor": Value.floor,
@@ -134,22 +136,21 @@ def _widened(parts: Parts) -> _complex.Complex:
     return (real.widen(), imaginary.widen()) if real.element == "f32" else (real, imaginary)
 
 
-def expand_scaling(module: ir.Module) -> None:
-    """Make arithmetic of every multiplication by a power of two (``llvm.ldexp``) that :func:`emit` has emitted.
+def expand_exponentials(module: ir.Module, *, scaled: bool = False, split: bool = False) -> None:
+    """Make arithmetic of every ``exponential`` that :func:`emit` has left as an intrinsic.
 
-    For targets without an instruction for it, where LLVM would call the C library.
+    LLVM would call the C library. The flags are those of the function that does so, and up to the target.
     """
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "llvm.call_intrinsic" and str(op.attributes["intrin"]) == f'"{SCALING}"':
+        if op.name == "llvm.call_intrinsic" and str(op.attributes["intrin"]) == f'"{_EXPONENTIAL}"':
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     for op in found:
         with ir.InsertionPoint(op), op.location:
-            value, exponent = (Value(operand) for operand in op.operands)
-            product = times_power_of_two(value, exponent)
-        op.results[0].replace_all_uses_with(product.value)
+            power = exponential(Value(op.operands[0]), scaled=scaled, split=split)
+        op.results[0].replace_all_uses_with(power.value)
         op.erase()

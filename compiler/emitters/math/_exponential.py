@@ -18,6 +18,7 @@ from gristmill.compiler.emitters.math._values import (
     fma,
     polynomial,
     select,
+    split_polynomial,
 )
 
 
@@ -160,20 +161,27 @@ def times_power_of_two(value: Value, n: Value) -> Value:
     return value * ((n << form.mantissa) + bias).as_float() * rest
 
 
-def exponential(x: Value) -> Value:
-    """e^x. f32: 9 multiply-adds and 5 cheaper operations, and what 2^n takes: 3 instructions of AVX-512, 7 elsewhere.
+def exponential(x: Value, *, scaled: bool = False, split: bool = False) -> Value:
+    """e^x. f32: 9 multiply-adds and 5 cheaper operations, and what 2^n takes: 3 instructions if ``scaled``, else 7.
 
     Results that round to zero are selected, not computed: an underflowing product takes a microcode assist of
     over a hundred cycles, and softmax over masked (-inf) logits is full of them.
+
+    Args:
+        scaled: an instruction multiplies f32 by 2^n, AVX-512's ``vscalefps``.
+        split: the long polynomial of f64 is computed in two parts, for a shorter chain.
     """
     table, form = _table(x), x.format
     vanishes = x < table.range[0]
     x = select(vanishes, x.constant(0.0), x.at_most(table.range[1]))
     r, n_bits = _reduce(x)
     n = n_bits - form.rounder_bits
+    evaluate = split_polynomial if split and form is F64 else polynomial
+    power = fma(fma(evaluate(r, table.exp), r, 1.0), r, 1.0)
     # binary64 has no shorter way: the instruction takes its exponent from integers of 32 bits.
-    scale = times_power_of_two if form is F64 else Value.scaled
-    return select(vanishes, x.constant(0.0), scale(_exp_reduced(r), n))
+    short = scaled and form is not F64
+    result = power.intrinsic("llvm.ldexp", n) if short else times_power_of_two(power, n)
+    return select(vanishes, x.constant(0.0), result)
 
 
 def exponential_of_nonpositive(x: Value) -> Value:

@@ -17,9 +17,6 @@ from mlir.dialects import arith, llvm, math
 
 Number = float | int
 
-#: The intrinsic of :meth:`Value.scaled`.
-SCALING = "llvm.ldexp"
-
 _INTEGER_OF = {"f32": "i32", "f64": "i64"}
 _FLOAT_OF = {"i32": "f32", "i64": "f64"}
 
@@ -278,11 +275,11 @@ class Value:
         """This magnitude with the sign of ``sign``."""
         return Value(_copysign(self.value, sign.value))
 
-    def scaled(self, exponent: Value) -> Value:
-        """``self · 2^exponent``, rounded once; where no instruction does that, the lowering makes arithmetic of it."""
-        operands, none = [self.value, exponent.value], ir.DenseI32ArrayAttr.get([])
-        name = ir.StringAttr.get(SCALING)
-        return Value(llvm.call_intrinsic(self.value.type, name, operands, [], none))
+    def intrinsic(self, name: str, *others: Value) -> Value:
+        """LLVM's intrinsic ``name`` of this and others, of this type."""
+        operands, none = [self.value, *(x.value for x in others)], ir.DenseI32ArrayAttr.get([])
+        name_attribute = ir.StringAttr.get(name)
+        return Value(llvm.call_intrinsic(self.value.type, name_attribute, operands, [], none))
 
     def sqrt(self) -> Value:
         """The correctly rounded square root."""
@@ -327,6 +324,12 @@ def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, coefficient)
     return result
+
+
+def split_polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    """:func:`polynomial` with even and odd powers apart: one operation more in a chain half as long."""
+    square = x * x
+    return fma(polynomial(square, coefficients[1::2]), x, polynomial(square, coefficients[::2]))
 
 
 def fast_two_sum(big: Value | Number, small: Value) -> tuple[Value, Value]:
