@@ -2,7 +2,7 @@
 // RUN: env GRISTMILL_CPU=x86-64-v4 %gristmill compile %s --emit=ll | filecheck %s --check-prefix=LL
 // RUN: env GRISTMILL_CPU=x86-64-v3 %gristmill compile %s --emit=ll | filecheck %s --check-prefix=LL
 
-// Softmax is one kernel: three loops over a row, the exponentials kept in a row buffer in scratch memory.
+// Softmax is one kernel: three passes over a row, the exponentials kept in a row buffer in scratch memory.
 // CHECK-LABEL: func.func @kernel_0_row
 // CHECK-SAME:    (%[[X:.*]]: memref<64x1024xf32> {llvm.noalias}, %[[Y:.*]]: memref<64x1024xf32> {llvm.noalias}, %arg2: memref<1xi8> {llvm.noalias}, %arg3: memref<4224xi8> {llvm.noalias}, %[[B:.*]]: index, %[[E:.*]]: index)
 // CHECK:         scf.for %[[ROW:.*]] = %[[B]] to %[[E]]
@@ -15,10 +15,20 @@
 // CHECK:           scf.for {{.*}} iter_args
 // CHECK:             memref.store %{{.*}}, %[[KEPT]]
 // CHECK:             arith.addf {{.*}} fastmath<reassoc>
-// CHECK:           scf.for
-// CHECK:             memref.load %[[KEPT]]
-// CHECK:             arith.divf
-// CHECK:             memref.store %{{.*}}, %[[Y]][%[[ROW]],
+// By the sum, or where e^x is not tiny anywhere, by its reciprocal and a correction.
+// CHECK:           arith.divf
+// CHECK:           scf.if
+// CHECK:             scf.for
+// CHECK:               memref.load %[[KEPT]]
+// CHECK-NOT:           arith.divf
+// CHECK:               math.fma
+// CHECK:               math.fma
+// CHECK:               memref.store %{{.*}}, %[[Y]][%[[ROW]],
+// CHECK:           } else {
+// CHECK:             scf.for
+// CHECK:               memref.load %[[KEPT]]
+// CHECK:               arith.divf
+// CHECK:               memref.store %{{.*}}, %[[Y]][%[[ROW]],
 // CHECK-NOT:   func.func
 
 // Every loop is vectorised and no math function is called.

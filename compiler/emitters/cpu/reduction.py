@@ -109,9 +109,22 @@ class Extreme(Accumulation):
 
     _INFINITY, _MINUS_INFINITY = 0x7F800000, 0xFF800000
 
+    #: The other extreme of the elements alone, of a maximum from -inf on; anything if one is NaN.
+    opposite: ir.Value | None = None
+
     def initial(self) -> list[ir.Value]:
         """Signed maximum, unsigned maximum, unsigned minimum of the bits."""
-        return [_bits(super().initial()[0])] * 3
+        bits = _bits(super().initial()[0])
+        return [bits, _integer(0) if self._from_least() else bits, bits]
+
+    def _from_least(self) -> bool:
+        """Whether this is a maximum from -inf on: then the unsigned maximum is for NaN alone, and may start at 0."""
+        start = self.node.operands[1].constant
+        return self.is_maximum() and start is not None and float(start.flat[0]) == -math.inf
+
+    def is_maximum(self) -> bool:
+        """Whether the largest is sought, not the smallest."""
+        return simple_reducer(self.e.functions[self.node.symbol("to_apply")]) == "maximum"
 
     def step(self, values: Sequence[ir.Value], column: Sequence[Index]) -> list[ir.Value]:
         """Carried values after the element at ``column``."""
@@ -122,17 +135,18 @@ class Extreme(Accumulation):
     def finish(self, values: Sequence[ir.Value]) -> list[ir.Value]:
         """The extreme number."""
         signed, unsigned, least = values
-        if simple_reducer(self.e.functions[self.node.symbol("to_apply")]) == "maximum":
+        lowest = arith.SelectOp(build.less(unsigned, _integer(0)), unsigned, least)
+        found = lowest
+        if self.is_maximum():
             found = arith.SelectOp(build.at_least(signed, _integer(0)), signed, least)
-        else:
-            negative = build.less(unsigned, _integer(0))
-            found = arith.SelectOp(negative, unsigned, least)
         above, below = arith.CmpIPredicate.sgt, arith.CmpIPredicate.ugt
         nan = arith.OrIOp(
             arith.CmpIOp(above, signed, _integer(self._INFINITY)).result,
             arith.CmpIOp(below, unsigned, _integer(self._MINUS_INFINITY)).result,
         )
         f32 = ir.F32Type.get()
+        if self._from_least():
+            self.opposite = arith.BitcastOp(f32, lowest.result).result
         number = arith.BitcastOp(f32, found.result).result
         return [arith.SelectOp(nan.result, build.constant(_F32, math.nan), number).result]
 

@@ -22,7 +22,7 @@ from mlir.dialects import llvm, memref
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import reduction, streaming
+from gristmill.compiler.emitters.cpu import quotient, reduction, streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -210,6 +210,11 @@ class RowEmitter:
         self._offsets: dict[Node, int] = {}
         self._stages: dict[int, int] = {}
         self._lane_offset = 0
+        shape = (*self.plan.rows, *self.plan.columns)
+        roots = [node for _, node in self.plan.full[-1]] if source.target.fma else []
+        self._quotients = quotient.find(roots, shape, len(self.plan.rows), source.functions)
+        # The least elements of the row at hand, by the reduction that finds the largest.
+        self._least: dict[Node, ir.Value] = {}
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel: tasks are rows."""
@@ -250,10 +255,10 @@ class RowEmitter:
         for loop, stage in enumerate([*plan.stages, []]):
             if loop == 1:
                 self._prefetch(phase, task)
-            if not stage and self._in_stretches(loop):
-                self._stretches(phase, row, loop)
-            elif stage or plan.full[loop]:
+            if stage:
                 self._columns(phase, row, loop, stage, targets)
+            elif plan.full[loop]:
+                self._last(phase, row, loop, targets)
         for number, node in plan.per_row:
             index = row_index(node, row)
             value = phase.elemental.value(node, index)
@@ -261,6 +266,20 @@ class RowEmitter:
                 build.store(value, targets[number], (0,), node.type.element)
             else:
                 phase.store(number, value, index, node.type)
+
+    def _last(
+        self, phase: PhaseFrame, row: list[Index], loop: int, targets: Mapping[int, ir.Value]
+    ) -> None:
+        """The last pass over a row, which stores results."""
+
+        def emit() -> None:
+            if self._in_stretches(loop):
+                self._stretches(phase, row, loop)
+            else:
+                self._columns(phase, row, loop, [], targets)
+
+        first = [*row, *(0 for _ in self.plan.columns)]
+        quotient.by_reciprocals(phase.elemental, self._quotients, self._least, first, emit)
 
     def _in_stretches(self, loop: int) -> bool:
         """Whether loop ``loop`` does nothing but store results, all of them streamed, over one dimension."""
@@ -367,7 +386,9 @@ class RowEmitter:
             self._lane_offset,
             self.source.target,
         )
-        for node, values in zip(stage, results, strict=True):
+        for node, group, values in zip(stage, groups, results, strict=True):
+            if isinstance(group, reduction.Extreme) and group.opposite is not None:
+                self._least[node] = group.opposite
             for sibling, value in zip(
                 node.siblings, reducer_of(e, node).leave(values), strict=True
             ):

@@ -76,6 +76,15 @@ class Elemental:
         self._bindings[node] = source
 
     @contextmanager
+    def bound(self, sources: Mapping[Node, Source]) -> Generator[None]:
+        """As :meth:`bind` for each of ``sources``, inside the ``with`` only, which is a scope too."""
+        before = dict(self._bindings)
+        self._bindings.update(sources)
+        with self.scope():
+            yield
+        self._bindings = before
+
+    @contextmanager
     def scope(self) -> Generator[None]:
         """Forget, at the end of the ``with``, the values emitted inside it."""
         self._memo.append({})

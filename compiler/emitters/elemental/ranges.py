@@ -28,7 +28,7 @@ def never_positive(node: Node, functions: Mapping[str, Graph], depth: int = _DEP
 
     operands = node.operands
     if node.kind == "subtract":
-        if _is_bound(operands[1], operands[0], functions):
+        if bound_of(operands[0], operands[1], functions) is not None:
             return True
         return never(operands[0]) and _never_negative(operands[1])
     if node.kind == "negate":
@@ -65,8 +65,8 @@ def _uniform(node: Node) -> float:
     return math.nan if data is None or not is_uniform(data) else float(data.flat[0])
 
 
-def _is_bound(node: Node, elements: Node, functions: Mapping[str, Graph]) -> bool:
-    """Whether ``node`` at each index is NaN or at least ``elements`` at that index: maxima of them, spread again."""
+def bound_of(elements: Node, node: Node, functions: Mapping[str, Graph]) -> Node | None:
+    """The maximum of ``elements`` that ``node`` spreads over them again: at each index it is NaN or at least theirs."""
     places: _Places = list(range(node.type.rank))
     while node.kind in ("reshape", "broadcast_in_dim", "maximum"):
         if node.kind == "maximum":
@@ -74,21 +74,20 @@ def _is_bound(node: Node, elements: Node, functions: Mapping[str, Graph]) -> boo
                 x for x in node.operands if x.kind in ("reduce", "reshape", "broadcast_in_dim")
             ]
             if len(found) != 1:
-                return False
+                return None
             node = found[0]
             continue
         operand = node.operands[0]
         moved = _spread(node, operand, places)
         if moved is None:
-            return False
+            return None
         node, places = operand, moved
     if node.kind != "reduce" or len(node.siblings) != 1 or node.operands[0] is not elements:
-        return False
-    if not _is_maximum(functions[node.symbol("to_apply")]):
-        return False
+        return None
     reduced = node.dims("dimensions")
     kept = [d for d in range(elements.type.rank) if d not in reduced]
-    return all(p is None or p == d for p, d in zip(places, kept, strict=True))
+    in_place = all(p is None or p == d for p, d in zip(places, kept, strict=True))
+    return node if in_place and _is_maximum(functions[node.symbol("to_apply")]) else None
 
 
 def _is_maximum(body: Graph) -> bool:
