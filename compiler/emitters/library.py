@@ -18,7 +18,7 @@ from gristmill.compiler.emitters.kernel import (
     cache_key,
 )
 from gristmill.compiler.emitters.registry import EMITTERS
-from gristmill.compiler.graph import Graph, load_graph
+from gristmill.compiler.graph import Graph, Node, load_graph
 from gristmill.compiler.module import HloModule, array_type, symbol_name
 from gristmill.compiler.target import GpuTarget, Target
 from gristmill.compiler.text import body_text
@@ -72,7 +72,7 @@ class Emission:
 
     def fusions(self) -> Iterator[Fusion]:
         """Every fusion, in module order."""
-        leaving = _streamed(self._functions, self.target)
+        leaving = self._streamed()
         keys: dict[str, str] = {}
         for function in self._functions.values():
             for view in function.regions[0].blocks[0].operations:
@@ -85,13 +85,46 @@ class Emission:
                     keys[computation] = self._key(computation, f"{kind} {sorted(streamed)}")
                 yield Fusion(op, computation, kind, keys[computation], streamed)
 
+    def _graph(self, computation: str) -> Graph:
+        _load_graphs(computation, self._functions, self._graphs)
+        return self._graphs[computation]
+
+    def _streamed(self) -> dict[str, frozenset[int]]:
+        """By computation, the large results of its fusions that the program returns.
+
+        Only of fusions that touch more than the last-level cache keeps from one run to the next. A computation that is
+        called twice is streamed only as far as all its calls agree.
+        """
+        leaving: dict[str, frozenset[int]] = {}
+        main = self._functions["main"].regions[0].blocks[0].operations
+        returned = set(main[len(main) - 1].operation.operands)
+        for function in self._functions.values():
+            for view in function.regions[0].blocks[0].operations:
+                if view.operation.name == "hlov.fusion":
+                    found = self._leaving(view.operation, returned)
+                    name = hlo.symbol(view.operation, "calls")
+                    leaving[name] = leaving.get(name, found) & found
+        return leaving
+
+    def _leaving(self, op: ir.Operation, returned: set[ir.Value]) -> frozenset[int]:
+        """The results of one fusion that go past the caches."""
+        sizes = [array_type(result).nbytes for result in op.results]
+        found = frozenset(
+            number
+            for number, (result, size) in enumerate(zip(op.results, sizes, strict=True))
+            if result in returned and size >= 2 * self.target.l2_bytes
+        )
+        least = self.target.kept_bytes
+        if not found or sum(sizes) + sum(array_type(x).nbytes for x in op.operands) < least:
+            return frozenset()
+        return found if _touched(self._graph(hlo.symbol(op, "calls"))) >= least else frozenset()
+
     def _key(self, computation: str, kind: str) -> str:
         return _content_key(computation, kind, self._functions, self._texts, self.target)
 
     def emit(self, fusion: Fusion, name: str, blocking: Blocking = DEFAULT) -> KernelDefinition:
         """The kernel of ``fusion``, called ``name``."""
-        _load_graphs(fusion.computation, self._functions, self._graphs)
-        graph = self._graphs[fusion.computation]
+        graph = self._graph(fusion.computation)
         source = FusionSource(name, graph, self._graphs, self.target, fusion.streamed, blocking)
         return _emit(source, fusion.kind, fusion.op.location)
 
@@ -139,30 +172,28 @@ def _emitter(source: FusionSource, kind: str) -> tuple[KernelEmitter | None, str
     return make and make(source), "the CPU"
 
 
-def _streamed(functions: dict[str, ir.Operation], target: Target) -> dict[str, frozenset[int]]:
-    """By computation, the large results of its fusions that the program returns.
+def _touched(graph: Graph) -> int:
+    """Bytes that a computation reads and writes, at most; of what it gathers or slices from, only what it takes."""
+    elements = dict.fromkeys(graph.nodes, 0)
+    for root in graph.results:
+        elements[root] = root.type.size
+    for node in reversed(graph.nodes):
+        if not elements[node]:
+            continue
+        for place, operand in enumerate(node.operands):
+            size = operand.type.size
+            part = _SELECTS.get(node.kind) == place or _is_elementwise(node)
+            elements[operand] = min(size, elements[operand] + (elements[node] if part else size))
+    read = sum(elements[p] * p.type.element.nbytes for p in graph.parameters)
+    return read + sum(root.type.nbytes for root in graph.results)
 
-    Only of fusions that touch more than the last-level cache keeps from one run to the next. A computation that is
-    called twice is streamed only as far as all its calls agree.
-    """
-    leaving: dict[str, frozenset[int]] = {}
-    main = functions["main"].regions[0].blocks[0].operations
-    returned = set(main[len(main) - 1].operation.operands)
-    for function in functions.values():
-        for view in function.regions[0].blocks[0].operations:
-            if view.operation.name == "hlov.fusion":
-                results = [array_type(result).nbytes for result in view.operation.results]
-                touched = sum(results) + sum(array_type(x).nbytes for x in view.operation.operands)
-                found = frozenset(
-                    number
-                    for number, result in enumerate(view.operation.results)
-                    if touched >= target.kept_bytes
-                    and result in returned
-                    and results[number] >= 2 * target.l2_bytes
-                )
-                name = hlo.symbol(view.operation, "calls")
-                leaving[name] = leaving.get(name, found) & found
-    return leaving
+
+#: Operations that read of an operand, of which number, no more elements than they result in.
+_SELECTS = {"slice": 0, "dynamic_slice": 0, "gather": 0}
+
+
+def _is_elementwise(node: Node) -> bool:
+    return node.op is not None and hlo.has_trait(node.op, "elementwise")
 
 
 def _load_graphs(name: str, functions: dict[str, ir.Operation], graphs: dict[str, Graph]) -> None:

@@ -42,6 +42,17 @@ func.func @main(%x: tensor<64x512xf32>) -> (tensor<64x512xf32>, tensor<64xf32>) 
 }
 """
 
+GATHER = """
+func.func @main(%x: tensor<9000x256xf32>, %i: tensor<37x1xi32>) -> tensor<37x256xf32> {
+  %n = stablehlo.negate %x : tensor<9000x256xf32>
+  %0 = "stablehlo.gather"(%n, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1],
+    collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false,
+    slice_sizes = array<i64: 1, 256>}>
+    : (tensor<9000x256xf32>, tensor<37x1xi32>) -> tensor<37x256xf32>
+  return %0 : tensor<37x256xf32>
+}
+"""
+
 
 def _compile(text: str, target: Target) -> tuple[Executable, str]:
     compilation = compile_stages(import_source(text), target, keep_stages=True)
@@ -108,9 +119,19 @@ def test_rows_around_a_reduction(width: int, offset: int) -> None:
         (ADD.replace("NxK", "1000xf32"), SMALL),  # fits the second-level cache
         (ADD.replace("NxK", "10000xf32"), replace(SMALL, l3_bytes=1 << 20)),  # fits the last
         (BIAS.replace("256", "255"), SMALL),  # rows that are not whole vectors
+        (GATHER, replace(SMALL, l3_bytes=1 << 20)),  # only what it takes of its operand counts
     ],
 )
 def test_other_results_are_stored_as_ever(text: str, target: Target) -> None:
     executable, kernels = _compile(text, target)
     executable.close()
     assert "nontemporal" not in kernels
+
+
+def test_what_is_gathered_is_streamed_where_it_fills_the_caches() -> None:
+    executable, kernels = _compile(GATHER, SMALL)
+    assert "nontemporal" in kernels
+    rng = np.random.default_rng(3)
+    x, i = rng.standard_normal((9000, 256)).astype("f4"), rng.integers(0, 9000, (37, 1), np.int32)
+    with executable:
+        np.testing.assert_array_equal(executable(x, i), -x[i[:, 0]])
