@@ -1,11 +1,13 @@
 // RUN: %gristmill compile %s --emit=kernels | filecheck %s
 
-// Rows too wide to be held in registers are added four at a time, as a tree, into a row of accumulators in the
-// workspace; what is left of a block follows row by row.
+// Rows too wide to be held in registers are added four at a time, neighbours or (without AVX-512) a quarter of a block
+// apart, as a tree, into a row of accumulators in the workspace; what is left of a block follows row by row.
 // CHECK-LABEL: func.func @kernel_0_column(
 // CHECK-SAME:    %[[X:.*]]: memref<100x4096xf32> {llvm.noalias}
 // CHECK:         %[[P:.*]] = memref.view %arg2
-// CHECK:         scf.for %{{.*}} step %c4_{{[0-9]+}} {
+// CHECK:         scf.for
+// CHECK:         %[[Q:.*]] = arith.divui %{{.*}}, %c4
+// CHECK:         scf.for
 // CHECK:           scf.for
 // CHECK-COUNT-4:     memref.load %[[X]]
 // CHECK-COUNT-3:     arith.addf

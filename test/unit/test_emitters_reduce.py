@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
 import gristmill
+from gristmill.compiler.codegen.host import host_target
+from gristmill.compiler.compile import compile_stages, import_source
 
 BODIES = {
     "add": ["%r = stablehlo.add %a, %b : tensor<i32>"],
@@ -72,6 +76,30 @@ def test_the_initial_value_counts_once(name: str, form: str) -> None:
     rows = np.moveaxis(array, dimensions, range(len(dimensions)))
     rows = rows.reshape(math.prod(shape[axis] for axis in dimensions), *kept)
     np.testing.assert_array_equal(gristmill.compile(text)(array), combined(name, rows))
+
+
+@pytest.mark.parametrize(("form", "rows"), [("everything", 2048), ("columns", 2048)])
+@pytest.mark.parametrize("nbytes", [16, 32, 64])
+def test_streams_lie_apart_where_vectors_are_short(form: str, rows: int, nbytes: int) -> None:
+    kept, dimensions = ("", "0, 1") if form == "everything" else ("1024x", "0")
+    text = f"""func.func @main(%x: tensor<{rows}x1024xf32>) -> tensor<{kept}f32> {{
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [{dimensions}]
+    : (tensor<{rows}x1024xf32>, tensor<f32>) -> tensor<{kept}f32>
+  return %0 : tensor<{kept}f32>
+}}
+"""
+    target = replace(host_target(), vector_bytes=nbytes)
+    compilation = compile_stages(import_source(text), target, keep_stages=True)
+    kernels = compilation.emit("kernels")
+    assert isinstance(kernels, str)
+    phase = kernels[: kernels.index("@kernel_0_column_1")]
+    # Positions of the third and fourth stream: twice and three times a quarter of the block further on.
+    assert (len(re.findall(r"muli .*%c[23]_?\d* overflow", phase)) >= 2) == (nbytes < 64)
+    array = np.random.default_rng(6).integers(-9, 9, (rows, 1024)).astype(np.float32)
+    with compilation.executable() as executable:
+        total = executable(array)
+    np.testing.assert_array_equal(total, array.sum(0 if form == "columns" else None))
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])

@@ -9,6 +9,7 @@ of everything) a block is accumulated in registers instead.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -39,9 +40,10 @@ from gristmill.runtime.types import ArrayType, ElementType
 BLOCKS = 16
 
 #: Rows added at a time: one at a time is a load and a store of an accumulator for each load of an element, four make
-#: do with as many. More rows are more streams of memory than the prefetchers follow well. Repaid where accumulators are
-#: more than the registers of AVX-512 hold, for a store of 64 bytes takes as long as two loads; with shorter vectors
-#: only where they fill the first-level cache. docs/notes/2026-11-30-columns.md.
+#: do with as many. More rows are more streams of memory than the prefetchers follow well. With AVX-512 neighbours,
+#: repaid where accumulators are more than its registers hold, for a store of 64 bytes takes as long as two loads. With
+#: shorter vectors a quarter of the block apart: while one stream waits, as its prefetcher starts anew at the next page,
+#: three go on. docs/notes/2026-11-30-columns.md.
 ROWS, _REGISTERS = 4, 32
 #: Cost of an element, in tenths of a nanosecond, above which the accumulators no longer matter.
 _CHEAP = 8
@@ -76,20 +78,24 @@ class ColumnEmitter:
 
     def _rows_at_a_time(self, cost: int) -> tuple[int, bool]:
         """How many rows are added at a time, and whether the loop over columns is kept from being unrolled."""
-        if not self.kept:
-            return 1, False
         target, accumulator = self.source.target, self._accumulators()[0]
+        kind = simple_reducer(self.source.functions[self.node.symbol("to_apply")])
+        quick = self._far or kind in ("add", "multiply") or not accumulator.is_float
+        quick = quick and kind is not None and cost <= _CHEAP
+        if not self.kept:
+            long = self.blocks > 1 and self.reduced[0] >= 2 * ROWS * self.blocks
+            return ROWS if self._far and quick and long else 1, False
         width, minor = math.prod(self.kept), self.kept[-1]
         vectors = minor // target.lanes(accumulator.nbytes)
         narrow = vectors > 0 and minor <= _UNROLLED
-        if target.vector_bytes == 64:
-            repaid = vectors > _REGISTERS or width > minor
-        else:
-            repaid = width * accumulator.nbytes > target.l1_bytes // 4
-        kind = simple_reducer(self.source.functions[self.node.symbol("to_apply")])
-        quick = kind in ("add", "multiply") or (kind is not None and not accumulator.is_float)
-        several = vectors and quick and cost <= _CHEAP and (narrow or repaid)
+        repaid = self._far or vectors > _REGISTERS or width > minor
+        several = vectors and quick and (narrow or repaid)
         return ROWS if several else 1, narrow
+
+    @property
+    def _far(self) -> bool:
+        """Whether rows that are added at a time lie far apart."""
+        return self.source.target.vector_bytes < 64
 
     def _layout(self) -> None:
         """Workspace: per accumulated value, ``[batches * blocks, C]`` partials on cache-line boundaries."""
@@ -161,28 +167,48 @@ class ColumnEmitter:
     def _everything(
         self, phase: PhaseFrame, batch: list[Index], low: Index, high: Index
     ) -> list[ir.Value]:
-        """The accumulators of ``[low, high)``, in registers."""
-        e, inner = phase.elemental, self.reduced[1:]
+        """The accumulators of ``[low, high)``, in registers.
 
-        def add(at: list[Index], values: list[ir.Value]) -> list[ir.Value]:
-            return reducer_of(e, self.node).combine(values, self._elements(e, at))
+        Rows of one accumulated value are read in as many streams as are added at a time: even parts of the block.
+        """
+        e, inner = phase.elemental, self.reduced[1:]
+        reducer, width = reducer_of(e, self.node), len(self._accumulators())
+        apart = build.div(build.sub(high, low), self.group)
+
+        def first_of(stream: int) -> Index:
+            return build.add(low, build.mul(apart, stream))
+
+        def add(row: Index, at: Sequence[Index], values: list[ir.Value]) -> list[ir.Value]:
+            """Combine an element of a row of each stream into its accumulators; ``values`` are those of all."""
+            added: list[ir.Value] = []
+            for stream in range(len(values) // width):
+                place = [*batch, build.add(row, build.mul(apart, stream)), *at]
+                taken = values[stream * width : (stream + 1) * width]
+                added += reducer.combine(taken, self._elements(e, place))
+            return added
 
         def rest_of_first(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
             with e.scope():
-                return add([*batch, low, *build.delinearize(iv, inner)], values)
+                return add(low, build.delinearize(iv, inner), values)
 
         def row(iv: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
             with e.scope():
-                return loop_nest(e, inner, values, lambda at, v: add([*batch, iv, *at], v))
+                return loop_nest(e, inner, values, lambda at, v: add(iv, at, v))
 
         def in_order() -> list[ir.Value]:
             with e.scope():
                 if self.blocks == 1:
                     return build.for_loop(low, high, row, self._initial(e))
-                values = self._elements(e, [*batch, low, *(0 for _ in inner)])
+                values: list[ir.Value] = []
+                for stream in range(self.group):
+                    values += self._elements(e, [*batch, first_of(stream), *(0 for _ in inner)])
                 if math.prod(inner) > 1:
                     values = build.for_loop(1, math.prod(inner), rest_of_first, values)
-                return build.for_loop(build.add(low, 1), high, row, values)
+                values = build.for_loop(build.add(low, 1), first_of(1), row, values)
+                if self.group == 1:
+                    return values
+                total = functools.reduce(lambda a, b: reducer.combine([a], [b])[0], values)
+                return build.for_loop(first_of(self.group), high, row, [total])
 
         return self._extremum(phase, batch, low, high, in_order) or in_order()
 
@@ -207,9 +233,10 @@ class ColumnEmitter:
             self._put(views, start, (task, build.linearize(column, self.kept)))
             return []
 
-        def add_rows(first: ir.Value, count: int) -> list[ir.Value]:
+        def add_rows(first: ir.Value, count: int, apart: Index = 1) -> list[ir.Value]:
             with e.scope():
-                rows = [row_index(build.add(first, number)) for number in range(count)]
+                places = [build.add(first, build.mul(apart, number)) for number in range(count)]
+                rows = [row_index(place) for place in places]
 
                 def add(column: list[Index], _: list[ir.Value]) -> list[ir.Value]:
                     position = (task, build.linearize(column, self.kept))
@@ -229,7 +256,11 @@ class ColumnEmitter:
             low = build.add(low, 1)
         groups = build.div(build.sub(high, low), self.group)
         middle = build.add(low, build.mul(groups, self.group))
-        build.for_loop(low, middle, lambda iv, _: add_rows(iv, self.group), step=self.group)
+        if self._far:
+            end = build.add(low, groups)
+            build.for_loop(low, end, lambda iv, _: add_rows(iv, self.group, groups))
+        else:
+            build.for_loop(low, middle, lambda iv, _: add_rows(iv, self.group), step=self.group)
         if self.group > 1:
             build.for_loop(middle, high, lambda iv, _: add_rows(iv, 1))
 
