@@ -161,3 +161,17 @@ def test_large_results_go_past_the_caches(shape: tuple[int, ...], streamed: bool
     small = replace(HOST, vector_bytes=32, l2_bytes=4096, l3_bytes=8192)
     kernels = check(shape, (1, 0), target=small, past_line=16)
     assert ("nontemporal" in kernels) == streamed
+
+
+def test_short_floats_are_moved_as_integers() -> None:
+    shuffles = [x for x in check((64, 160), (1, 0), "bf16").splitlines() if "vector.shuffle" in x]
+    assert shuffles
+    assert all("xi16>" in x for x in shuffles)
+
+
+@pytest.mark.parametrize(("nbytes", "span", "asked"), [(32, 4, 4), (64, 1, 16)])
+def test_short_vectors_ask_for_lines_of_a_row_together(nbytes: int, span: int, asked: int) -> None:
+    target = replace(HOST, vector_bytes=nbytes)
+    kernels = check((256, 512), (1, 0), target=replace(target, l2_bytes=4096, l3_bytes=8192))
+    assert kernels.count("memref.prefetch") == asked
+    assert ("arith.select" in kernels) == (span > 1)  # behind the last column follow the next rows

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mlir import ir
-from mlir.dialects import memref, vector
+from mlir.dialects import arith, memref, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -45,6 +45,9 @@ RUN_ELEMENTS, RUN_BYTES = 128, 256
 
 #: Groups that lines of the operand are asked for ahead.
 AHEAD = 4
+
+#: Lines of a row that are asked for one after the other where vectors are shorter than AVX-512's (measured on Zen 3).
+SPAN = 4
 
 #: Groups of a tile: enough to make little of its first and last one, few enough to share among threads.
 GROUPS = 32
@@ -142,6 +145,12 @@ class Tiling:
     def blocks(self) -> int:
         """Number of blocks of a group."""
         return self.rows // self.lanes * (self.width // self.lanes)
+
+    @property
+    def span(self) -> int:
+        """Lines of a row that are asked for one after the other."""
+        most = SPAN if self.owner.source.target.vector_bytes < 64 else 1
+        return max(1, min(most, self.rows // self.blocks))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -315,7 +324,7 @@ class Tile:
                     stage = self._result_stage(g, self._word)
                     self._block(groups.source, build.add(column, i), stage, i, j)
                 if not tiling.stages_operand:
-                    self._prefetch(groups.source, build.add(column, AHEAD * tiling.width), b)
+                    self._prefetch(groups, build.sub(g, low), column, b)
                 with build.if_then(build.less(low, g)):
                     rows = _share(b, tiling.blocks, tiling.width)
                     self._drain(before, result, past, rows)
@@ -333,17 +342,26 @@ class Tile:
         for c, transposed in enumerate(transpose_vectors(rows, self.tiling.element.nbytes)):
             target.store(transposed, build.add(row, c), j)
 
-    def _prefetch(self, source: Rows, column: Index, block: ir.Value) -> None:
-        """Ask the second-level cache for a block's share of the lines at ``column``.
+    def _prefetch(self, groups: Groups, number: Index, column: Index, block: ir.Value) -> None:
+        """Ask the second-level cache for a block's share of the lines ahead; its group, ``number``, is at ``column``.
 
-        A tile has more rows than a prefetcher follows, and stores past the caches keep it from running ahead.
+        A tile has more rows than a prefetcher follows, and stores past the caches keep it from running ahead. Where
+        several lines of a row are asked for together, every so many groups ask for the next ones, for a part of the
+        rows each.
         """
-        tiling = self.tiling
-        share = max(1, tiling.rows // tiling.blocks)
+        tiling, source = self.tiling, groups.source
+        turn = build.mod(number, tiling.span)
+        column = build.add(column, build.mul(build.sub(AHEAD, turn), tiling.width))
+        if tiling.span > 1:  # behind the last column follow the next rows
+            wrapped = build.add(column, tiling.rows * tiling.operand_pitch - tiling.across)
+            ends = build.at_least(column, tiling.across)
+            column = arith.SelectOp(ends, build.index_value(wrapped), column).result
+        share = max(1, tiling.rows // (tiling.blocks * tiling.span))
+        first = build.mul(build.add(build.mul(turn, tiling.blocks), block), share)
         for r in range(share):
-            row = build.add(build.mul(block, share), r)
-            at = [build.index_value(source.at(row, column))]
-            memref.PrefetchOp(source.buffer, at, False, 2, True)
+            for line in range(tiling.span):
+                at = source.at(build.add(first, r), build.add(column, line * tiling.width))
+                memref.PrefetchOp(source.buffer, [build.index_value(at)], False, 2, True)
 
     def _drain(self, group: Index, result: Rows, column: Index, rows: tuple[Index, Index]) -> None:
         """Store ``rows`` of the stage of a group, which begins at row ``column`` of the result."""
@@ -419,11 +437,17 @@ def transpose_vectors(rows: list[ir.Value], nbytes: int) -> list[ir.Value]:
     Pieces of 16 bytes are transposed within themselves by rounds that interleave the elements of two rows, and then
     moved as wholes: shuffles across such pieces of a vector take longer on x86.
     """
-    lanes = len(rows)
+    lanes, kind = len(rows), ir.VectorType(rows[0].type)
+    if (
+        nbytes == 2
+    ):  # code for a CPU that does not compute with floats of 16 bits moves them one by one
+        words = ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
+        rows = [vector.BitCastOp(words, row).result for row in rows]
     size = min(lanes, 16 // nbytes)
     groups = [_interleaved(rows[r : r + size], lanes) for r in range(0, lanes, size)]
-    columns = [_regrouped([group[c] for group in groups], size) for c in range(size)]
-    return [columns[c][piece] for piece in range(lanes // size) for c in range(size)]
+    regrouped = [_regrouped([group[c] for group in groups], size) for c in range(size)]
+    columns = [regrouped[c][piece] for piece in range(lanes // size) for c in range(size)]
+    return [vector.BitCastOp(kind, c).result for c in columns] if nbytes == 2 else columns
 
 
 def _interleaved(rows: list[ir.Value], lanes: int) -> list[ir.Value]:
