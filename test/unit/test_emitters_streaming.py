@@ -53,6 +53,19 @@ func.func @main(%x: tensor<9000x256xf32>, %i: tensor<37x1xi32>) -> tensor<37x256
 }
 """
 
+CUMULATIVE = """
+func.func @main(%x: tensor<37x256xf32>) -> tensor<37x256xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%x, %z) <{padding = dense<[[0, 0], [255, 0]]> : tensor<2x2xi64>,
+    window_dimensions = array<i64: 1, 256>, window_strides = array<i64: 1, 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %1 = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }) : (tensor<37x256xf32>, tensor<f32>) -> tensor<37x256xf32>
+  return %0 : tensor<37x256xf32>
+}
+"""
+
 
 def _compile(text: str, target: Target) -> tuple[Executable, str]:
     compilation = compile_stages(import_source(text), target, keep_stages=True)
@@ -111,6 +124,21 @@ def test_rows_around_a_reduction(width: int, offset: int) -> None:
     centred, sums = out
     np.testing.assert_array_equal(sums, x.sum(1))
     np.testing.assert_array_equal(centred, x - x.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+@pytest.mark.parametrize(
+    ("vector_bytes", "width", "streamed"),
+    [(16, 256, True), (32, 256, True), (32, 250, False), (64, 256, False)],
+)
+def test_a_cumulative_sum(vector_bytes: int, width: int, streamed: bool, offset: int) -> None:
+    text = CUMULATIVE.replace("256", str(width)).replace("255", str(width - 1))
+    executable, kernels = _compile(text, replace(SMALL, vector_bytes=vector_bytes))
+    assert ("nontemporal" in kernels) == streamed
+    x = np.random.default_rng(4).integers(-9, 9, (37, width)).astype(np.float32)
+    out = _offset((37, width), np.float32, offset)
+    with executable:
+        np.testing.assert_array_equal(executable(x, out=out), x.cumsum(1))
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,6 @@ def copy_out(
     flat, element = build.flatten(result), array.element
     lanes = target.vector_bytes // element.nbytes
     kind = ir.VectorType.get([lanes], build.storage_type(element))
-    address = memref.ExtractAlignedPointerAsIndexOp(flat).result
-    low = arith.AndIOp(address, build.index_value(target.vector_bytes - 1)).result
     whole = build.mul(build.div(count, lanes), lanes)
 
     def past_caches(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -83,7 +81,14 @@ def copy_out(
         build.for_loop(0, count, ordinary)
         return []
 
-    build.if_else(build.equal(low, 0), [], aligned, unaligned)
+    build.if_else(is_aligned(flat, target), [], aligned, unaligned)
+
+
+def is_aligned(result: ir.Value, target: Target) -> ir.Value:
+    """Whether a result begins where vectors can be stored past the caches."""
+    address = memref.ExtractAlignedPointerAsIndexOp(result).result
+    low = arith.AndIOp(address, build.index_value(target.vector_bytes - 1)).result
+    return build.equal(low, 0)
 
 
 def finish(target: Target) -> None:

@@ -55,12 +55,14 @@ class Line:
         store: puts an accumulator as the result at a position.
         source, result: flat memrefs and the index of position 0, where they hold the accumulators as they are, in
             order; else ``None``.
+        streamed: whether vectors of the result, which are aligned, are stored past the caches.
     """
 
     load: Callable[[Index], ir.Value]
     store: Callable[[Index, ir.Value], None]
     source: tuple[ir.Value, Index] | None
     result: tuple[ir.Value, Index] | None
+    streamed: bool = False
 
 
 class VectorScan:
@@ -113,7 +115,7 @@ class VectorScan:
             base, where = self.stage, at
             if line.result is not None:
                 base, where = line.result[0], build.add(line.result[1], build.add(start, at))
-            vector.StoreOp(scanned, base, [build.index_value(where)])
+            self._put(scanned, base, where, line.streamed)
         if line.result is None:
             build.for_loop(0, count, lambda i, _: self._drain(line, start, i))
         return running
@@ -121,6 +123,14 @@ class VectorScan:
     def _load(self, source: tuple[ir.Value, Index], at: Index) -> ir.Value:
         base, origin = source
         return vector.LoadOp(self.vector, base, [build.index_value(build.add(origin, at))]).result
+
+    def _put(self, values: ir.Value, base: ir.Value, at: Index, streamed: bool) -> None:
+        where = [build.index_value(at)]
+        if streamed:
+            nbytes = self.lanes * self.element.nbytes
+            vector.StoreOp(values, base, where, nontemporal=True, alignment=nbytes)
+        else:
+            vector.StoreOp(values, base, where)
 
     def _fill(self, line: Line, start: Index, i: ir.Value) -> list[ir.Value]:
         build.store(line.load(build.add(start, i)), self.stage, [i], self.element)
