@@ -117,6 +117,20 @@ def test_the_first_of_several_nans_wins(name: str, dtype: str) -> None:
     np.testing.assert_array_equal(result, getattr(np, name)(wide, 1))
 
 
+@pytest.mark.parametrize("nbytes", [16, 32, 64])
+def test_a_search_asks_for_the_next_row_on_its_way(nbytes: int) -> None:
+    array = np.random.default_rng(7).standard_normal((64, 512)).astype(np.float32)
+    lowered = jax.jit(lambda x: jax.lax.argmax(x, 1, np.int32)).lower(array)
+    target = replace(host_target(), vector_bytes=nbytes, l2_bytes=4096)
+    compilation = compile_stages(import_source(lowered), target, keep_stages=True)
+    kernels = compilation.emit("kernels")
+    assert isinstance(kernels, str)
+    # With the first block and with each block of the loop; or for the whole row behind that.
+    assert kernels.count("memref.prefetch") == (1 if nbytes == 64 else 2 * 4 * nbytes // 64)
+    with compilation.executable() as executable:
+        np.testing.assert_array_equal(executable(array), array.argmax(1))
+
+
 _INF, _NAN, _MINUS_NAN = math.inf, math.nan, math.copysign(math.nan, -1)
 
 #: Rows: what they contain among numbers of both signs, or of one; the largest and the smallest of it all.

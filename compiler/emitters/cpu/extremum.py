@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import arith, memref, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -32,6 +32,8 @@ from gristmill.runtime.types import ArrayType, ElementType, element_type
 _VECTORS = 4
 #: Scratch bytes for a block whose elements are computed.
 BLOCK_BYTES = _VECTORS * 64
+#: Bytes of a cache line.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ def _compared(element: ElementType) -> ElementType | None:
     return element_type(names[element.kind]) if element.kind in names else None
 
 
+def read_in_place(plan: RowExtremum, node: Node) -> Node | None:
+    """The parameter whose elements are those of ``node``, if they can be read from there."""
+    while node.kind == "reshape":
+        node = node.operands[0]
+    return node if node.kind == "parameter" and node.type.element == plan.value else None
+
+
 @dataclass(frozen=True)
 class Elements:
     """Where the elements of one row come from.
@@ -104,6 +113,7 @@ class Elements:
         arguments: memrefs of the computation's parameters.
         scratch: :data:`BLOCK_BYTES` bytes at ``offset``.
         offset: where they start.
+        ahead: how many elements further on cache lines are asked for, if elements are read in place.
     """
 
     e: Elemental
@@ -112,15 +122,13 @@ class Elements:
     arguments: Sequence[ir.Value]
     scratch: ir.Value
     offset: int
+    ahead: int = 0
 
     def blocks(self, plan: RowExtremum) -> Callable[[Index], list[ir.Value]]:
         """A function from a column to the vectors of the block that begins there."""
-        source = self.node
-        while source.kind == "reshape":
-            source = source.operands[0]
-        direct = source.kind == "parameter" and source.type.element == plan.value
+        source = read_in_place(plan, self.node)
         kind = ir.VectorType.get([plan.lanes], build.register_type(plan.value))
-        if direct:
+        if source is not None:
             buffer = build.flatten(self.arguments[source.result])
             width = self.node.shape[-1]
             start = build.mul(build.linearize(self.row, self.node.shape[:-1]), width)
@@ -128,9 +136,12 @@ class Elements:
             buffer, start = build.view(self.scratch, self.offset, plan.array), 0
 
         def block(base: Index) -> list[ir.Value]:
-            if not direct:
+            if source is None:
                 self._compute(buffer, base, plan)
-            first = build.add(start, base) if direct else 0
+            first = build.add(start, base) if source is not None else 0
+            for at in range(0, plan.block if self.ahead else 0, _LINE // plan.value.nbytes):
+                where = build.index_value(build.add(first, self.ahead + at))
+                memref.PrefetchOp(buffer, [where], False, 3, True)
             places = [build.add(first, number * plan.lanes) for number in range(plan.vectors)]
             return [vector.LoadOp(kind, buffer, [build.index_value(at)]).result for at in places]
 

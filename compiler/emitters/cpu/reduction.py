@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mlir import ir
@@ -179,14 +179,19 @@ def accumulate(
     scratch: ir.Value,
     scratch_offset: int,
     target: Target,
+    asked: Collection[Node] = (),
 ) -> list[list[ir.Value]]:
-    """Run over ``columns``, calling ``visit`` at each and accumulating every group; returns final accumulators."""
+    """Run over ``columns``, calling ``visit`` at each and accumulating every group; returns final accumulators.
+
+    Searches by vectors ask for the next row of the parameters ``asked`` on their way.
+    """
     results: dict[int, list[ir.Value]] = {}
     for group in groups:
         plan = extremum.plan(e, group.node, columns[0], target) if len(columns) == 1 else None
         if plan is not None:
             source = reduce_operands(group.node)[0][0]
-            elements = Elements(e, source, group.row, arguments, scratch, scratch_offset)
+            ahead = columns[0] if extremum.read_in_place(plan, source) in asked else 0
+            elements = Elements(e, source, group.row, arguments, scratch, scratch_offset, ahead)
             found, nan = extremum.find(plan, elements, 0, columns[0])
             values = group.reducer.combine(group.initial(), found)
             results[id(group)] = _in_order_if(nan, group, columns[0], values)

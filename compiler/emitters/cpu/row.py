@@ -22,7 +22,7 @@ from mlir.dialects import llvm, memref
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import quotient, reduction, streaming
+from gristmill.compiler.emitters.cpu import extremum, quotient, reduction, streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -34,7 +34,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     worth_splitting,
 )
 from gristmill.compiler.emitters.cpu.loop import STRETCH, reached_in_place
-from gristmill.compiler.emitters.elemental import scalar_source
+from gristmill.compiler.emitters.elemental import Elemental, scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node
@@ -318,15 +318,14 @@ class RowEmitter:
 
     def _prefetch(self, phase: PhaseFrame, number: ir.Value) -> None:
         """Ask for the next row of large arguments: hardware prefetchers follow a row, not from one row to the next."""
-        rows, target = math.prod(self.plan.rows), self.source.target
+        rows, asked = math.prod(self.plan.rows), self._asked(phase.elemental)
         # LLVM orders loads and prefetches as it likes; what was read so far comes first.
         llvm.InlineAsmOp(None, [], "", "~{memory}", has_side_effects=True)
         following = build.minimum(build.add(number, 1), rows - 1)
         start = build.mul(following, self.width)
         for parameter, buffer in zip(self.source.graph.parameters, phase.arguments, strict=True):
-            array, step = parameter.type, LINE // parameter.type.element.nbytes
-            large = array.size == rows * self.width and array.nbytes > target.l2_bytes
-            if not large or array.nbytes // rows > MOST_PREFETCHED:
+            step = LINE // parameter.type.element.nbytes
+            if not self._is_asked_for(parameter) or parameter in asked:
                 continue
             flat = build.flatten(buffer)
 
@@ -336,6 +335,27 @@ class RowEmitter:
                 return []
 
             build.for_loop(0, self.width, line, step=step)
+
+    def _is_asked_for(self, parameter: Node) -> bool:
+        """Whether a parameter is large, and its rows no longer than prefetchers need help with."""
+        rows, array = math.prod(self.plan.rows), parameter.type
+        large = array.size == rows * self.width and array.nbytes > self.source.target.l2_bytes
+        return large and array.nbytes // rows <= MOST_PREFETCHED
+
+    def _asked(self, e: Elemental) -> set[Node]:
+        """Parameters whose next row is asked for while this one is searched, not all at once.
+
+        With AVX-512 it is unknown whether that is better too.
+        """
+        plan, found = self.plan, set[Node]()
+        if self.source.target.vector_bytes == 64 or len(plan.columns) != 1:
+            return found
+        for node in plan.stages[0] if plan.stages else []:
+            search = extremum.plan(e, node, self.width, self.source.target)
+            parameter = search and extremum.read_in_place(search, node.operands[0])
+            if parameter is not None and self._is_asked_for(parameter):
+                found.add(parameter)
+        return found
 
     def _columns(
         self,
@@ -385,6 +405,7 @@ class RowEmitter:
             phase.scratch,
             self._lane_offset,
             self.source.target,
+            self._asked(e) if loop == 0 else (),
         )
         for node, group, values in zip(stage, groups, results, strict=True):
             if isinstance(group, reduction.Extreme) and group.opposite is not None:
