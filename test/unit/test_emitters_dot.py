@@ -352,8 +352,9 @@ def test_register_tiles_fit(vector_bytes: int, m: int, n: int) -> None:
     kernel = DotKernel(
         "dot", problem, kinds, (problem.output,), 0, 1, None, None, None, vector_bytes
     )
-    tiling = choose_tiling(kernel, dataclasses.replace(host_target(), vector_bytes=vector_bytes))
-    registers = 32 if vector_bytes == 64 else 16
+    target = dataclasses.replace(host_target(), vector_bytes=vector_bytes)
+    tiling = choose_tiling(kernel, target)
+    registers = target.vector_registers
     assert tiling.mr * tiling.vectors + tiling.vectors + 1 <= registers
     assert tiling.block_rows % tiling.mr == 0 or m % tiling.block_rows == 0
     assert tiling.k_chunk % kernel.lanes == 0
@@ -382,7 +383,7 @@ def test_few_rows_of_a_matrix_in_place_get_whole_panels(m: int, vectors: int) ->
     problem = problem_of(f"{m}x256xf32", "256x1024xf32", "f32", **MATMUL)
     kinds = problem.lhs.array, problem.rhs.array
     kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 32)
-    target = dataclasses.replace(host_target(), vector_bytes=32, l2_bytes=512 << 10)
+    target = Target("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2", l2_bytes=512 << 10)
     assert choose_tiling(kernel, target).vectors == vectors
 
 

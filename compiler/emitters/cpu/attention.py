@@ -102,7 +102,7 @@ class Panels:
 
 def _panels(problem: DotProblem, rows: int, target: Target) -> Panels:
     lanes = target.lanes(4)
-    registers = 32 if target.vector_bytes >= 64 else 16
+    registers = target.vector_registers
     tallest, vectors = register_tile(problem, lanes, registers)
     mr = -(-rows // -(-rows // tallest))
     chunks = -(-problem.k * vectors * lanes * 4 // (target.l2_bytes // 8))

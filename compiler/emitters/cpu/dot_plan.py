@@ -106,7 +106,7 @@ def choose_tiling(kernel: DotKernel, target: Target, blocking: Blocking = DEFAUL
     """Tile sizes and packing for a blocked product."""
     problem, lanes = kernel.problem, kernel.lanes
     nbytes = problem.accumulate.nbytes
-    registers = 32 if target.vector_bytes >= 64 else 16
+    registers = target.vector_registers
     tallest, vectors = register_tile(problem, lanes, registers, blocking.vectors)
     width = vectors * lanes
     panels = -(-problem.n // width)
