@@ -13,6 +13,7 @@ import pytest
 
 import gristmill
 from gristmill.compiler.codegen.host import host_target
+from gristmill.compiler.compile import compile_stages
 from gristmill.compiler.emitters.cpu.fft_pass import split_length
 from gristmill.compiler.emitters.cpu.fft_plan import (
     Plan,
@@ -101,6 +102,29 @@ def test_computed_operand(length: int) -> None:
     check(lambda a: jnp.fft.ifft(a[:, ::-1]), lambda a: np.fft.ifft(a[:, ::-1]), x)
     check(lambda a: jnp.fft.irfft(a + 1), lambda a: np.fft.irfft(a + 1), x)
     check(lambda a: jnp.fft.rfft(a * 2), lambda a: np.fft.rfft(a * 2), x.real.copy())
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "requests"),
+    [
+        (jnp.fft.fft, (64, 1000), True),  # shares that are not whole vectors
+        (jnp.fft.rfft, (64, 1024), True),
+        (jnp.fft.irfft, (64, 513), True),
+        (jnp.fft.fft, (8, 256), False),  # all lines fit the second-level cache
+        (jnp.fft.fft, (8, 8192), False),  # no line fits the first
+        (jnp.fft.fft, (64, 509), False),  # the time goes elsewhere
+    ],
+)
+def test_lines_from_afar(function: Any, shape: tuple[int, ...], requests: bool) -> None:
+    """Steps ask for the next line and for where this one will be written."""
+    target = dataclasses.replace(host_target(), l2_bytes=64 << 10, l1_bytes=16 << 10)
+    x = sample(shape, np.float32 if function is jnp.fft.rfft else np.complex64)
+    program = jax.jit(function).lower(x)
+    kernels = compile_stages(program, target, keep_stages=True).emit("kernels")
+    assert isinstance(kernels, str)
+    for way in ("read", "write"):
+        assert (f"], {way}, locality" in kernels) == requests
+    check(function, getattr(np.fft, function.__name__), x, target=target)
 
 
 def test_imaginary_ends_of_hermitian_lines_do_not_matter() -> None:

@@ -84,7 +84,9 @@ class FftEmitter:
     def _lines(self, job: Pass) -> LaneLines | RowLines:
         """Vectors along the line where its points are neighbours, or else of the same point of several lines."""
         row, target = self._row(job), self.source.target
-        return LaneLines(job, self.part, target) if row is None else RowLines(job, row, self.part)
+        if row is None:
+            return LaneLines(job, self.part, target)
+        return RowLines(job, row, self.part, target)
 
     def _row(self, job: Pass) -> RowPlan | None:
         target = self.source.target
@@ -152,7 +154,7 @@ class FftEmitter:
             return None
         row = self._row(whole)
         if row is not None:
-            fits = RowLines(whole, row, self.part).scratch_bytes < target.l3_bytes
+            fits = RowLines(whole, row, self.part, target).scratch_bytes < target.l3_bytes
             if fits and target.max_threads < _SPLIT_COST * whole.lines:
                 return None
         sizes = split_length(whole.length)

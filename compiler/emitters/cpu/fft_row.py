@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import vector
+from mlir.dialects import memref, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import fft_butterfly as butterfly
 from gristmill.compiler.emitters.cpu.fft_butterfly import Complex
-from gristmill.compiler.emitters.cpu.fft_pass import Pass
+from gristmill.compiler.emitters.cpu.fft_pass import Array, Pass
 from gristmill.compiler.emitters.cpu.fft_plan import RowPlan, Stage, Table, half_roots
 from gristmill.compiler.emitters.cpu.fft_points import (
     Interleaved,
@@ -32,8 +32,11 @@ from gristmill.compiler.emitters.cpu.fft_points import (
 )
 from gristmill.compiler.emitters.cpu.frame import PhaseFrame
 from gristmill.compiler.emitters.cpu.tables import Tables
+from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType, ElementType
 
+#: Bytes of a cache line.
+_LINE = 64
 #: Bytes between planes beyond their size: powers of two would meet in the same sets of a cache.
 _PADDING = 128
 
@@ -41,8 +44,8 @@ _PADDING = 128
 class RowLines:
     """The code of one pass that has a target; ``row`` is the plan of its lines."""
 
-    def __init__(self, job: Pass, row: RowPlan, part: ElementType):
-        self.job, self.row, self.part = job, row, part
+    def __init__(self, job: Pass, row: RowPlan, part: ElementType, target: Target):
+        self.job, self.row, self.part, self.target = job, row, part, target
         self.plan = row.plan
         self.kind = ir.VectorType.get([row.lanes], build.register_type(part))
 
@@ -70,6 +73,17 @@ class RowLines:
         real_target = self.row.packed and job.hermitian
         return given * (1 if real_source else 2), job.stored * (1 if real_target else 2)
 
+    @property
+    def per_line(self) -> int:
+        """Parts in a line of a cache."""
+        return _LINE // self.part.nbytes
+
+    def comes_from_afar(self, count: int) -> bool:
+        """Whether lines of ``count`` parts are asked for ahead: lines that a cache can hold besides those at work."""
+        nbytes = count * self.part.nbytes
+        far = nbytes * self.job.lines > self.target.l2_bytes
+        return far and nbytes <= self.target.l1_bytes and not self.plan.is_bluestein
+
     def key(self, name: str) -> str:
         """The name of a table of the plan."""
         return f"{name} of {self.plan.length} by {self.row.lanes}"
@@ -94,6 +108,32 @@ class RowLines:
         phase.each_task(lambda line: _Row(self, phase, tables, line).emit())
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """A share of a line that one step asks the caches for, besides its own work.
+
+    Attributes:
+        values: one-dimensional memref.
+        start: where the share begins in it.
+        rate: elements for each butterfly.
+        most: the last element of the share that is asked for.
+        writes: whether it will be written.
+    """
+
+    values: ir.Value
+    start: Index
+    rate: int
+    most: int
+    writes: bool
+
+    def emit(self, at: Index, lanes: int, per_line: int) -> None:
+        """Ask for what falls to the vector of butterflies from ``at`` on, by lines of ``per_line`` elements."""
+        for first in range(0, lanes * self.rate, per_line):
+            place = build.minimum(build.add(build.mul(at, self.rate), first), self.most)
+            where = build.index_value(build.add(self.start, place))
+            memref.PrefetchOp(self.values, [where], self.writes, 2, True)
+
+
 @dataclass
 class _Row:
     """One task: one line."""
@@ -103,6 +143,7 @@ class _Row:
     tables: Tables
     line: ir.Value
     _region: int = field(default=1, init=False)
+    _ahead: list[_Ahead] = field(default_factory=list[_Ahead], init=False)
 
     @property
     def part(self) -> ElementType:
@@ -215,11 +256,43 @@ class _Row:
         for number, stage in enumerate(stages):
             is_last = number == len(stages) - 1
             emit = self._short_stage if stage.stride < self.lanes else self._stage
+            self._ahead = self._look_ahead(stage, number)
             emit(stage, number, source, output if is_last and output is not None else planes)
             source = planes
             if not is_last:
                 planes = self._next()
         return planes
+
+    def _look_ahead(self, stage: Stage, number: int) -> list[_Ahead]:
+        """What a step asks for: a share of the next line, but for the first, and of the result, but for the last.
+
+        Prefetchers take the inputs of a butterfly for streams that go on where the line ends. Shared out among
+        all steps, the requests are never more than a core can have under way.
+        """
+        job, (given, stored) = self.lines.job, self.lines.points
+        result: list[_Ahead] = []
+        if job.source is not None and number > 0:
+            line = build.minimum(build.add(self.line, 1), job.lines - 1)
+            result += self._ask(stage, number - 1, job.source, line, given, writes=False)
+        is_last = number == len(self.lines.row.stages) - 1
+        if job.target is not None and job.target != job.source and not is_last:
+            result += self._ask(stage, number, job.target, self.line, stored, writes=True)
+        return result
+
+    def _ask(
+        self, stage: Stage, share: int, array: Array, line: Index, count: int, *, writes: bool
+    ) -> list[_Ahead]:
+        """Share number ``share`` of ``line``, which has ``count`` parts, if it comes from afar."""
+        if not self.lines.comes_from_afar(count):
+            return []
+        per_line, shares = self.lines.per_line, len(self.lines.row.stages) - 1
+        size = -(-count // (shares * per_line)) * per_line
+        vectors = -(-stage.blocks * stage.stride // self.lanes)
+        each = -(-size // (vectors * per_line)) * per_line
+        most = min(size, count - share * size) - 1
+        start = build.add(build.mul(line, count), share * size)
+        values = parts_of(array(self.phase))
+        return [_Ahead(values, start, each // self.lanes, most, writes)] if most >= 0 else []
 
     def _factors(self, stage: Stage, number: int, at: Index) -> list[Complex]:
         if stage.stride == 1:
@@ -231,6 +304,8 @@ class _Row:
         self, stage: Stage, factors: list[Complex], source: Points, at: Index
     ) -> list[Complex]:
         """One vector of butterflies, whose inputs are ``blocks * stride`` apart."""
+        for ahead in self._ahead:
+            ahead.emit(at, self.lanes, self.lines.per_line)
         step = stage.blocks * stage.stride
         values = [source.load(self.lines.kind, build.add(at, step * k)) for k in range(stage.radix)]
         for k, factor in enumerate(factors):
