@@ -71,6 +71,21 @@ CASES = {
     "depthwise_cropped": Case(
         (1, 9, 9, 16), (3, 3, 1, 16), (1, 6, 5, 16), window={"pad": "[[-1, 0], [0, -2]]"}, groups=16
     ),
+    # Several blocks of features: all in one task, in parts of which the last is smaller, one at a time.
+    "depthwise_blocks": Case(
+        (2, 16, 9, 256), (3, 3, 1, 256), (2, 16, 9, 256), window=SAME, groups=256
+    ),
+    "depthwise_parts": Case(
+        (1, 3, 5, 704), (3, 3, 1, 704), (1, 3, 5, 704), window=SAME, groups=704
+    ),
+    "depthwise_heavy": Case(
+        (1, 9, 7, 512),
+        (7, 7, 1, 512),
+        (1, 9, 7, 512),
+        window={"pad": "[[3, 3], [3, 3]]"},
+        groups=512,
+    ),
+    "depthwise_blocks_copied": Case((2, 8, 9, 141), (3, 3, 1, 141), (2, 6, 7, 141), groups=141),
     "depthwise_left_over": Case((1, 9, 9, 21), (3, 3, 1, 21), (1, 7, 7, 21), groups=21),
     "multiplier": Case((1, 9, 9, 6), (3, 3, 1, 24), (1, 7, 7, 24), groups=6),
     "batch_groups": Case((4, 7, 8, 5), (3, 3, 5, 16), (2, 5, 6, 16), batch_groups=2),

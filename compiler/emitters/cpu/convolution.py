@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlir import ir
 from mlir.dialects import arith, vector
@@ -29,8 +29,11 @@ from gristmill.compiler.emitters.cpu.frame import (
 from gristmill.compiler.emitters.cpu.windows import bounded_nest, row_strides
 from gristmill.compiler.emitters.elemental import arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
+#: Tasks that each thread should have at least.
+_TASKS_A_THREAD = 4
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
 _FMA = arith.FastMathFlags.contract
@@ -55,6 +58,7 @@ class ConvolutionEmitter:
         self.reads_input = self.clips or (problem.reads_input and (fills or not problem.depthwise))
         self.reads_kernel = problem.reads_kernel and fills
         self.writes_output = problem.writes_output and fills
+        self.blocks = _blocks_of_task(problem, tile, source.target)
         self.space = problem.extents if self.reads_input else problem.padded
         self.inputs = tile.features if problem.depthwise else problem.inputs
 
@@ -203,14 +207,16 @@ class ConvolutionEmitter:
 
     @property
     def _grid(self) -> tuple[int, ...]:
-        """Tasks by group, block of features, batch, leading space, chunk of pixels."""
+        """Tasks by group, block of features, batch, leading space, chunk of pixels, part of the blocks."""
         problem, tile = self.problem, self.tile
+        blocks = tile.features // tile.block
         return (
             problem.groups,
-            tile.features // tile.block,
+            blocks if self.blocks == 1 else 1,
             problem.batch,
             *problem.outputs[:-1],
             1 if self.clips else -(-problem.outputs[-1] // tile.chunk),
+            1 if self.blocks == 1 else -(-blocks // self.blocks),
         )
 
     @property
@@ -228,8 +234,9 @@ class ConvolutionEmitter:
         flat = build.flatten(source), build.flatten(kernel)
 
         def row(task: ir.Value) -> None:
-            group, block, batch, *space = build.delinearize(task, self._grid)
-            chunk = space.pop()
+            group, block, batch, *space, chunk, part = build.delinearize(task, self._grid)
+            if self.blocks > 1:
+                block = build.mul(part, self.blocks)
             work = _Tiles(self, phase, flat, group, build.mul(block, tile.block), batch, space)
             if self.clips:
                 begin, end = self.problem.window(-1).interior
@@ -247,6 +254,20 @@ class ConvolutionEmitter:
                     work.emit(width - rest, rest)
 
         phase.each_task(row)
+
+
+def _blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
+    """Blocks of features that a task computes of a tile of pixels before it goes on to the next.
+
+    One, unless depthwise: all features read the same channels. Depthwise each block reads channels of its own, which
+    lie side by side in memory, so a row is read once when all are done together. Their weights must stay in the
+    first-level cache, and tasks enough be left.
+    """
+    rows = problem.batch * math.prod(problem.outputs[:-1])
+    parts = -(-_TASKS_A_THREAD * target.max_threads // max(1, rows))
+    count = -(-(tile.features // tile.block) // parts)
+    weights = count * problem.taps * tile.block * problem.element.nbytes
+    return count if problem.depthwise and weights <= target.l1_bytes * 3 // 4 else 1
 
 
 def _pixels(work: _Tiles, begin: Index, end: Index, pixels: int) -> None:
@@ -296,6 +317,21 @@ class _Tiles:
 
     def emit(self, pixel: Index, pixels: int, is_border: bool = False) -> None:
         """Compute ``pixels`` from ``pixel`` on; ``is_border``: their windows may lie partly outside."""
+        owner = self.owner
+        if owner.blocks == 1:
+            self._block(pixel, pixels, is_border)
+            return
+
+        def block(first: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            replace(self, first=first)._block(pixel, pixels, is_border)
+            return []
+
+        end = build.add(self.first, owner.blocks * owner.tile.block)
+        end = build.minimum(end, owner.tile.features)
+        build.for_loop(self.first, end, block, step=owner.tile.block)
+
+    def _block(self, pixel: Index, pixels: int, is_border: bool) -> None:
+        """As :meth:`emit`, of the first block of features."""
         owner, tile = self.owner, self.owner.tile
         problem, e = owner.problem, self.phase.elemental
         kind = ir.VectorType.get([tile.lanes], build.register_type(problem.element))
