@@ -36,6 +36,7 @@ SAME = {"pad": "[[1, 1], [1, 1]]"}
 CASES = {
     "valid": Case((2, 9, 10, 5), (3, 3, 5, 16), (2, 7, 8, 16)),
     "same": Case((1, 7, 13, 8), (3, 3, 8, 32), (1, 7, 13, 32), window=SAME),
+    "channels_left_over": Case((1, 4, 9, 13), (3, 3, 13, 16), (1, 4, 9, 16), window=SAME),
     "features_left_over": Case((1, 6, 11, 4), (3, 3, 4, 21), (1, 6, 11, 21), window=SAME),
     "many_features": Case((1, 5, 5, 6), (1, 1, 6, 80), (1, 5, 5, 80)),
     "wide": Case((1, 3, 150, 4), (1, 3, 4, 16), (1, 3, 148, 16)),

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 import pytest
 from convolution_support import CASES, DTYPES, SAME, Case, module
 from interpreter import evaluate
 
 import gristmill
+from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.compile import compile_stages, import_source
+from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
+from gristmill.compiler.graph import Node
+from gristmill.runtime.types import element_type
 
 RNG = np.random.default_rng(8)
 
@@ -29,6 +36,62 @@ def test_forms(name: str) -> None:
         import_source(module(case, "f32", "f32")), stop_after="fused", keep_stages=True
     )
     assert ('kind = "convolution"' in str(stages.emit("fused"))) == case.direct
+
+
+@pytest.mark.parametrize("l1_bytes", [1024, 4096])
+@pytest.mark.parametrize(
+    "name", [n for n, case in CASES.items() if case.direct and "depthwise" not in n]
+)
+def test_chunks_of_weights(name: str, l1_bytes: int) -> None:
+    """A row of pixels is passed over once for each part of the weights that half the first-level cache holds."""
+    case, target = CASES[name], replace(host_target(), vector_bytes=32, l1_bytes=l1_bytes)
+    text = module(case, "f32", "f32")
+    x, w = (RNG.integers(-2, 3, s).astype(np.float32) for s in (case.lhs, case.rhs))
+    got = gristmill.compile(text, target=target)(x, w)
+    np.testing.assert_array_equal(got, evaluate(text, x, w)[0])
+
+
+def test_shape_of_chunks() -> None:
+    """Positions of as few window dimensions as do, then equal parts of the channels, or else as many as fit."""
+    target = replace(host_target(), vector_bytes=32, l1_bytes=1 << 15)
+
+    def chunk(channels: int, width: int = 12) -> WeightChunk | None:
+        out, ones = (width, width), (1, 1)
+        problem = ConvProblem(
+            node=cast("Node", None),
+            element=element_type("f32"),
+            batch=1,
+            groups=1,
+            batch_groups=False,
+            depthwise=False,
+            channels=channels,
+            features=64,
+            inputs=channels,
+            extents=out,
+            kernel=(3, 3),
+            outputs=out,
+            strides=ones,
+            dilations=ones,
+            low=ones,
+            base=ones,
+            reversal=(0, 0),
+        )
+        return WeightChunk.of(problem, Tile.of(problem, width, target), target)
+
+    assert chunk(16) is None
+    assert chunk(64) == WeightChunk(1, 64)
+    assert chunk(256) == WeightChunk(2, 256)
+    assert chunk(384) == WeightChunk(2, 192)
+    assert chunk(263) == WeightChunk(2, 256)
+    assert chunk(64, width=6) is None  # one tile uses the weights once
+
+
+@pytest.mark.parametrize(("width", "sizes"), [(56, {6, 5}), (7, {4, 3}), (12, {6}), (1, {1})])
+def test_tiles_of_a_row_are_about_equal(width: int, sizes: set[int]) -> None:
+    spans = Tile(lanes=8, vectors=2, pixels=6, features=16, chunk=66).spans(width)
+    assert {size for _, _, size in spans} == sizes
+    assert [end for _, end, _ in spans] == [*(begin for begin, _, _ in spans[1:]), width]
+    assert all((end - begin) % size == 0 for begin, end, size in spans)
 
 
 @pytest.mark.parametrize("element", ["f64", "f16", "i32", "i8"])

@@ -208,9 +208,10 @@ class Tile:
         if blocking.vectors is not None and blocking.vectors in options:
             vectors = blocking.vectors
         most = min(max(1, width), 12, (24 if many_registers else 12) // vectors)
-        # A size that leaves no remainder, if there is one not much smaller.
+        # A size that leaves no remainder, if there is one not much smaller; of few registers all are needed to have
+        # sums enough under way.
         even = [p for p in range(most, most // 2, -1) if width % p == 0]
-        pixels = even[0] if even else most
+        pixels = even[0] if even and (many_registers or problem.depthwise) else most
         chunk = max(1, -(-min(width, int(64 * blocking.rows)) // pixels)) * pixels
         return Tile(lanes, vectors, pixels, -(-count // vectors) * vectors * lanes, chunk)
 
@@ -218,3 +219,40 @@ class Tile:
     def block(self) -> int:
         """Features of one tile."""
         return self.vectors * self.lanes
+
+    def spans(self, width: int) -> list[tuple[int, int, int]]:
+        """A row of ``width`` pixels as ``(begin, end, pixels of a tile)``: tiles that differ by one pixel at most."""
+        size, larger = divmod(width, -(-width // self.pixels))
+        border = larger * (size + 1)
+        spans = [(0, border, size + 1), (border, width, size)]
+        return [span for span in spans if span[0] < span[1]]
+
+
+@dataclass(frozen=True)
+class WeightChunk:
+    """The part of a block's weights that all tiles of a row are multiplied by before the next part.
+
+    Attributes:
+        leading: window dimensions of which it has one position.
+        channels: input channels that it has.
+    """
+
+    leading: int
+    channels: int
+
+    @staticmethod
+    def of(problem: ConvProblem, tile: Tile, target: Target) -> WeightChunk | None:
+        """The chunk, half the first-level cache; ``None`` if the weights fit or nobody would use them twice.
+
+        With wide vectors, each weight is multiplied by so many pixels that the second-level cache keeps up.
+        """
+        few = min(problem.outputs[-1], tile.chunk) <= tile.pixels
+        if problem.depthwise or few or target.vector_bytes == 64:
+            return None
+        row = tile.block * problem.element.nbytes
+        most = max(1, target.l1_bytes // (2 * row))
+        for leading in range(len(problem.kernel) + 1):
+            if math.prod(problem.kernel[leading:]) * problem.channels <= most:
+                return WeightChunk(leading, problem.channels) if leading else None
+        channels = max(c for c in range(1, most + 1) if problem.channels % c == 0)
+        return WeightChunk(len(problem.kernel), channels if 2 * channels > most else most)

@@ -4,13 +4,13 @@
 The innermost loops run over the window and the input channels: one step loads the tile's weights as vectors of features
 and multiplies them by one broadcast input element a pixel (a vector of channels where depthwise). Operands that are not
 laid out for that, or are padded, dilated or narrow, are first copied into the workspace in the form that is: input
-as batch, space, channels with its padding; weights as group, window, channel, features in whole vectors.
+as batch, space, channels with its padding; weights as group, block of features, window, channel, features of a block.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mlir import ir
@@ -19,7 +19,7 @@ from mlir.dialects import arith, vector
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.control import both
-from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile
+from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -34,6 +34,8 @@ from gristmill.runtime.types import ArrayType
 
 #: Tasks that each thread should have at least.
 _TASKS_A_THREAD = 4
+#: Pixels that repay copying the weights.
+_PACKED_FOR = 64
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
 _FMA = arith.FastMathFlags.contract
@@ -56,9 +58,19 @@ class ConvolutionEmitter:
         self.clips = self.clips and fills
         # Vectors of channels must not run past the last one.
         self.reads_input = self.clips or (problem.reads_input and (fills or not problem.depthwise))
-        self.reads_kernel = problem.reads_kernel and fills
+        # Of all features' rows a narrow block reads strips, which lie apart and meet in the same sets of a cache.
+        pixels = problem.batch * math.prod(problem.outputs)
+        strips = not problem.depthwise and problem.features * problem.groups > tile.block
+        packs = strips and source.target.vector_bytes < 64 and pixels >= _PACKED_FOR
+        self.reads_kernel = problem.reads_kernel and fills and not packs
         self.writes_output = problem.writes_output and fills
+        self.weights = WeightChunk.of(problem, tile, source.target)
         self.blocks = _blocks_of_task(problem, tile, source.target)
+        weights = tile.features * problem.taps * problem.channels * problem.element.nbytes
+        #: Whether all of a row's features are computed before the next row: its input and all weights stay near.
+        self.rows_first = self.blocks > 1 or (
+            not problem.depthwise and weights <= source.target.l2_bytes // 2
+        )
         self.space = problem.extents if self.reads_input else problem.padded
         self.inputs = tile.features if problem.depthwise else problem.inputs
 
@@ -69,8 +81,9 @@ class ConvolutionEmitter:
 
     @property
     def _kernel_type(self) -> ArrayType:
-        problem = self.problem
-        shape = (problem.groups, problem.taps, problem.channels, self.tile.features)
+        problem, tile = self.problem, self.tile
+        blocks = tile.features // tile.block
+        shape = (problem.groups, blocks, problem.taps, problem.channels, tile.block)
         return ArrayType(shape, problem.element)
 
     @property
@@ -81,7 +94,9 @@ class ConvolutionEmitter:
         """Emit the kernel."""
         problem, tile = self.problem, self.tile
         workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
-        scratch = 0 if self.writes_output else tile.pixels * tile.block * problem.element.nbytes
+        row = 0 if self.weights is None else tile.chunk
+        staged = row + (0 if self.writes_output else tile.pixels)
+        scratch = staged * tile.block * problem.element.nbytes
         frame = KernelFrame(self.source, workspace, scratch)
         if not self.reads_input:
             array = self._input_type
@@ -170,7 +185,8 @@ class ConvolutionEmitter:
         where = node.dims("kernel_spatial_dimensions")
 
         def row(task: ir.Value) -> None:
-            group, tap, channel = build.delinearize(task, array.shape[:-1])
+            group, block, tap, channel = build.delinearize(task, array.shape[:-1])
+            first = build.mul(block, self.tile.block)
             window = [
                 build.sub(size - 1, at) if flipped else at
                 for at, size, flipped in zip(
@@ -186,37 +202,42 @@ class ConvolutionEmitter:
                     index: list[Index] = [0] * len(rhs.shape)
                     index[node.integer("kernel_input_feature_dimension")] = channel
                     index[node.integer("kernel_output_feature_dimension")] = build.add(
-                        build.mul(group, problem.features), feature
+                        build.mul(group, problem.features), build.add(first, feature)
                     )
                     for d, component in zip(where, window, strict=False):
                         index[d] = component
                     value = e.value(rhs, index)
                     wide = arithmetic.convert(rhs.type.element, problem.element, value)
-                    build.store(wide, target, [group, tap, channel, feature], problem.element)
+                    build.store(
+                        wide, target, [group, block, tap, channel, feature], problem.element
+                    )
                 return []
 
             def clear(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
                 zero = build.constant(problem.element, 0)
-                build.store(zero, target, [group, tap, channel, feature], problem.element)
+                build.store(zero, target, [group, block, tap, channel, feature], problem.element)
                 return []
 
-            build.for_loop(0, problem.features, copy)
-            build.for_loop(problem.features, array.shape[-1], clear)
+            count: Index = self.tile.block
+            if problem.features % count:
+                count = build.minimum(build.sub(problem.features, first), count)
+            build.for_loop(0, count, copy)
+            build.for_loop(count, self.tile.block, clear)
 
         phase.each_task(row)
 
     @property
     def _grid(self) -> tuple[int, ...]:
-        """Tasks by group, block of features, batch, leading space, chunk of pixels, part of the blocks."""
+        """Tasks by group, block of features, batch, leading space, chunk of pixels, and again blocks of features."""
         problem, tile = self.problem, self.tile
-        blocks = tile.features // tile.block
+        parts = -(-tile.features // (tile.block * self.blocks))
         return (
             problem.groups,
-            blocks if self.blocks == 1 else 1,
+            1 if self.rows_first else parts,
             problem.batch,
             *problem.outputs[:-1],
             1 if self.clips else -(-problem.outputs[-1] // tile.chunk),
-            1 if self.blocks == 1 else -(-blocks // self.blocks),
+            parts if self.rows_first else 1,
         )
 
     @property
@@ -234,26 +255,37 @@ class ConvolutionEmitter:
         flat = build.flatten(source), build.flatten(kernel)
 
         def row(task: ir.Value) -> None:
-            group, block, batch, *space, chunk, part = build.delinearize(task, self._grid)
-            if self.blocks > 1:
-                block = build.mul(part, self.blocks)
-            work = _Tiles(self, phase, flat, group, build.mul(block, tile.block), batch, space)
+            group, outer, batch, *space, chunk, part = build.delinearize(task, self._grid)
+            first = build.mul(part if self.rows_first else outer, tile.block * self.blocks)
+            work = _Tiles(self, phase, flat, group, first, batch, space)
             if self.clips:
                 begin, end = self.problem.window(-1).interior
-                _pixels(work, begin, end, tile.pixels)
+                _tiles(begin, end, tile.pixels, work.emit)
                 _clipped(work, 0, begin)
                 _clipped(work, end, width)
                 return
-            begin = build.mul(chunk, tile.chunk)
-            rest = width % tile.pixels
-            end = build.minimum(build.add(begin, tile.chunk), width - rest)
-            _pixels(work, begin, end, tile.pixels)
-            if rest:
-                final = build.less(width - 1, build.add(begin, tile.chunk))
-                with build.if_then(final):
-                    work.emit(width - rest, rest)
+            if self.weights is None:
+                self.row(chunk, work.emit)
+            else:
+                work.accumulate(chunk, self.weights)
 
         phase.each_task(row)
+
+    def row(self, chunk: Index, body: Callable[[Index, int], None]) -> None:
+        """``body(pixel, pixels)`` for the tiles of a chunk of a row of pixels."""
+        width, tile = self.problem.outputs[-1], self.tile
+        if width <= tile.chunk:
+            for begin, end, pixels in tile.spans(width):
+                _tiles(begin, end, pixels, body)
+            return
+        begin = build.mul(chunk, tile.chunk)
+        rest = width % tile.pixels
+        end = build.minimum(build.add(begin, tile.chunk), width - rest)
+        _tiles(begin, end, tile.pixels, body)
+        if rest:
+            final = build.less(width - 1, build.add(begin, tile.chunk))
+            with build.if_then(final):
+                body(width - rest, rest)
 
 
 def _blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
@@ -270,11 +302,11 @@ def _blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
     return count if problem.depthwise and weights <= target.l1_bytes * 3 // 4 else 1
 
 
-def _pixels(work: _Tiles, begin: Index, end: Index, pixels: int) -> None:
+def _tiles(begin: Index, end: Index, pixels: int, body: Callable[[Index, int], None]) -> None:
     """Tiles of ``pixels`` from ``begin`` on, and a smaller one for what is known to be left."""
 
     def step(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        work.emit(pixel, pixels)
+        body(pixel, pixels)
         return []
 
     rest = 0
@@ -283,7 +315,7 @@ def _pixels(work: _Tiles, begin: Index, end: Index, pixels: int) -> None:
         end -= rest
     build.for_loop(begin, end, step, step=pixels)
     if rest:
-        work.emit(end, rest)
+        body(end, rest)
 
 
 def _clipped(work: _Tiles, begin: int, end: int) -> None:
@@ -330,12 +362,80 @@ class _Tiles:
         end = build.minimum(end, owner.tile.features)
         build.for_loop(self.first, end, block, step=owner.tile.block)
 
+    def accumulate(self, chunk: Index, weights: WeightChunk) -> None:
+        """Compute a chunk of a row of pixels, all of it for each chunk of ``weights``; sums wait in scratch."""
+        owner, problem, e = self.owner, self.owner.problem, self.phase.elemental
+        tile, kernel, channels = owner.tile, problem.kernel, problem.channels
+        array = ArrayType((tile.chunk * tile.block,), problem.element)
+        sums = build.view(self.phase.scratch, 0, array)
+        start = build.mul(chunk, tile.chunk)
+
+        def place(pixel: Index, number: int) -> list[ir.Value]:
+            at = build.mul(build.sub(pixel, start), tile.block)
+            return [build.index_value(build.add(at, number * tile.lanes))]
+
+        def keep(pixel: Index, values: Sequence[ir.Value]) -> None:
+            for number, value in enumerate(values):
+                vector.StoreOp(value, sums, place(pixel, number))
+
+        def kept(pixel: Index, pixels: int) -> list[ir.Value]:
+            count = pixels * tile.vectors
+            return [vector.LoadOp(self._kind, sums, place(pixel, i)).result for i in range(count)]
+
+        def part(outer: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+            *window, low = outer
+            low = build.mul(low, weights.channels)
+            high: Index = build.add(low, weights.channels)
+            if channels % weights.channels:
+                high = build.minimum(high, channels)
+            inner = [(0, size) for size in kernel[weights.leading :]]
+
+            def add(pixel: Index, pixels: int) -> None:
+                step = self._step(pixel, pixels)
+                bounds = [*inner, (low, high)]
+                values = kept(pixel, pixels)
+                keep(pixel, bounded_nest(e, bounds, values, lambda at, v: step([*window, *at], v)))
+
+            owner.row(chunk, add)
+            return []
+
+        owner.row(chunk, lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
+        outer = [*kernel[: weights.leading], -(-channels // weights.channels)]
+        bounded_nest(e, [(0, size) for size in outer], [], part)
+        owner.row(chunk, lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
+
+    @property
+    def _kind(self) -> ir.VectorType:
+        return ir.VectorType.get(
+            [self.owner.tile.lanes], build.register_type(self.owner.problem.element)
+        )
+
+    @property
+    def _zero(self) -> ir.Value:
+        return vector.BroadcastOp(self._kind, build.constant(self.owner.problem.element, 0)).result
+
     def _block(self, pixel: Index, pixels: int, is_border: bool) -> None:
         """As :meth:`emit`, of the first block of features."""
-        owner, tile = self.owner, self.owner.tile
-        problem, e = owner.problem, self.phase.elemental
-        kind = ir.VectorType.get([tile.lanes], build.register_type(problem.element))
-        zero = vector.BroadcastOp(kind, build.constant(problem.element, 0)).result
+        problem, e = self.owner.problem, self.phase.elemental
+        zeros = [self._zero] * (pixels * self.owner.tile.vectors)
+        bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
+        shares = problem.depthwise and problem.strides[-1] == 1 and not is_border
+        if shares and problem.kernel[-1] <= _MOST_TAPS:
+            base = self._input_base(pixel)
+            window_rows = bounded_nest(
+                e, bounds[:-2], zeros, lambda at, sums: self._taps(base, at, sums)
+            )
+            self._store(pixel, pixels, window_rows)
+            return
+        sums = bounded_nest(e, bounds, zeros, self._step(pixel, pixels))
+        self._store(pixel, pixels, sums)
+
+    def _step(
+        self, pixel: Index, pixels: int
+    ) -> Callable[[list[Index], list[ir.Value]], list[ir.Value]]:
+        """What one position of the window and one channel add to the sums of a tile."""
+        owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
+        kind = self._kind
         base, weights = self._input_base(pixel), self._kernel_base()
         steps = row_strides(owner.space, owner.inputs)
 
@@ -362,23 +462,11 @@ class _Tiles:
                     result.append(self._multiply_add(total, factor, column))
             return result
 
-        bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
-        shares = problem.depthwise and problem.strides[-1] == 1 and not is_border
-        if shares and problem.kernel[-1] <= _MOST_TAPS:
-            zeros = [zero] * (pixels * tile.vectors)
-            window_rows = bounded_nest(
-                e, bounds[:-2], zeros, lambda at, sums: self._taps(kind, base, at, sums)
-            )
-            self._store(pixel, pixels, window_rows)
-            return
-        sums = bounded_nest(e, bounds, [zero] * (pixels * tile.vectors), step)
-        self._store(pixel, pixels, sums)
+        return step
 
-    def _taps(
-        self, kind: ir.VectorType, base: Index, position: list[Index], sums: list[ir.Value]
-    ) -> list[ir.Value]:
+    def _taps(self, base: Index, position: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
         """One row of a depthwise window: an input vector is loaded once for all the pixels whose windows hold it."""
-        owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
+        owner, tile, problem, kind = self.owner, self.owner.tile, self.owner.problem, self._kind
         taps, stride, dilation = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
         at, result = base, list(sums)
         steps = row_strides(owner.space, owner.inputs)
@@ -444,14 +532,14 @@ class _Tiles:
         problem = self.owner.problem
         if self.owner.reads_kernel:
             return problem.features * problem.groups
-        return self.owner.tile.features
+        return self.owner.tile.block
 
     def _kernel_base(self) -> Index:
         problem = self.owner.problem
-        group_size = problem.features
-        if not self.owner.reads_kernel:
-            group_size = problem.taps * problem.channels * self.owner.tile.features
-        return build.add(build.mul(self.group, group_size), self.first)
+        if self.owner.reads_kernel:
+            return build.add(build.mul(self.group, problem.features), self.first)
+        feature = build.add(build.mul(self.group, self.owner.tile.features), self.first)
+        return build.mul(feature, problem.taps * problem.channels)
 
     def _store(self, pixel: Index, pixels: int, sums: Sequence[ir.Value]) -> None:
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
@@ -468,7 +556,8 @@ class _Tiles:
                     vector.StoreOp(value, result, [build.index_value(at)])
             return
         array = ArrayType((tile.pixels * tile.block,), problem.element)
-        buffer = build.view(self.phase.scratch, 0, array)
+        before = 0 if owner.weights is None else tile.chunk * tile.block * problem.element.nbytes
+        buffer = build.view(self.phase.scratch, before, array)
         for number, value in enumerate(sums):
             vector.StoreOp(value, buffer, [build.index_value(number * tile.lanes)])
         self._store_elements(buffer, pixel, pixels, feature)
