@@ -145,3 +145,5 @@ def test_vectors_of_other_cpus(cpu: str, body: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GRISTMILL_CPU", cpu)
     for name in ("nhwc", "row_3_1_1", "row_6_1_1"):
         check(name, "f32", body)
+    if body == "maximum":
+        test_nan_wins("row_3_1_1", body)

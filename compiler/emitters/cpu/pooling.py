@@ -189,6 +189,7 @@ class PoolingEmitter:
             vector.BroadcastOp(kinds[1], start).result,
             bare(self.body) if self.looks else _combine(self.body, wide),
             self.looks,
+            self.source.target.vector_bytes == 64,
         )
 
     def _channel_blocks(self, vectors: int) -> list[tuple[int, int, int, int]]:

@@ -104,6 +104,7 @@ class Row:
         start: the initial value, a vector.
         combine: one step of the reduction.
         looks: whether NaN is looked for.
+        masks: whether comparisons have registers of their own.
     """
 
     walk: Walk
@@ -115,40 +116,43 @@ class Row:
     start: ir.Value
     combine: Combine
     looks: bool
+    masks: bool
 
     def emit(self, channel: Index, vectors: int, span: tuple[int, int]) -> list[ir.Value]:
         """Reduce the windows ``span`` of ``vectors`` vectors; returns for each where no NaN was met."""
         walk, size = self.walk, self.walk.windows[-1].size
-        ordered = [self._ordered(self.start, self.start)] * vectors if self.looks else []
 
-        def columns(pixel: Index, first: int, last: int, seen: list[ir.Value]) -> list[ir.Value]:
-            """Columns of a window, of all vectors each; ``seen`` is brought up to date."""
-            loaded = [self._column(pixel, channel, j, vectors) for j in range(first, last)]
-            for v in range(len(seen)):
-                seen[v] = self._look(seen[v], [x for column in loaded for x in column[v]])
-            return [reduce(self.combine, elements) for column in loaded for elements in column]
+        def columns(pixel: Index, v: int, span: range, seen: list[ir.Value]) -> list[ir.Value]:
+            """Columns of a window of vector ``v``; ``seen`` is brought up to date."""
+            first = build.add(channel, v * self._width)
+            loaded = [self._column(pixel, first, j) for j in span]
+            if seen:
+                seen[v] = self._look(seen[v], [x for column in loaded for x in column])
+            return [reduce(self.combine, column) for column in loaded]
 
         def step(pixel: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            seen = carried[walk.shared * vectors :]
-            known = carried[: walk.shared * vectors]
-            known += columns(pixel, walk.shared, size, seen)
+            # One vector after the other, lest all that are loaded wait in registers.
+            known, seen = carried[: walk.shared * vectors], carried[walk.shared * vectors :]
+            following: list[list[ir.Value]] = []
             for v in range(vectors):
-                total = reduce(self.combine, [*known[v::vectors], self.start])
+                window = known[v::vectors] + columns(pixel, v, range(walk.shared, size), seen)
+                total = reduce(self.combine, [*window, self.start])
                 self._store(total, [*self.position, pixel], build.add(channel, v * self._width))
-            return [*known[walk.shift * vectors :], *seen]
+                following.append(window[walk.shift :])
+            return [*(x for column in zip(*following, strict=True) for x in column), *seen]
 
-        first = columns(span[0], 0, walk.shared, ordered)
+        ordered = [self._ordered(self.start, self.start)] * vectors if self.looks else []
+        each = [columns(span[0], v, range(walk.shared), ordered) for v in range(vectors)]
+        first = [x for column in zip(*each, strict=True) for x in column]
         carried = build.for_loop(*span, step, [*first, *ordered])
-        return carried[walk.shared * vectors :]
+        return [self._mask(seen) for seen in carried[walk.shared * vectors :]]
 
     @property
     def _width(self) -> int:
         return self.kinds[0].shape[0]
 
-    def _column(
-        self, pixel: Index, channel: Index, column: int, vectors: int
-    ) -> list[list[ir.Value]]:
-        """The elements of one column of a window, for each vector."""
+    def _column(self, pixel: Index, channel: Index, column: int) -> list[ir.Value]:
+        """The elements of one column of a window."""
         windows, shape = self.walk.windows, self.node.operands[0].shape
         strides = row_strides(shape[:-1], shape[-1])
         base = channel
@@ -162,10 +166,7 @@ class Row:
             )
             for row in leading
         ]
-        return [
-            [self._load(build.add(base, offset + v * self._width)) for offset in offsets]
-            for v in range(vectors)
-        ]
+        return [self._load(build.add(base, offset)) for offset in offsets]
 
     def _load(self, at: Index) -> ir.Value:
         narrow, wide = self.kinds
@@ -186,6 +187,20 @@ class Row:
             seen = arith.AndIOp(seen, ordered).result
         return seen
 
-    @staticmethod
-    def _ordered(a: ir.Value, b: ir.Value) -> ir.Value:
-        return arith.CmpFOp(arith.CmpFPredicate.ORD, a, b).result
+    def _ordered(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Where neither is NaN: a mask, or all bits of a lane where masks have no registers of their own."""
+        mask = arith.CmpFOp(arith.CmpFPredicate.ORD, a, b).result
+        return mask if self.masks else arith.ExtSIOp(self._lanes, mask).result
+
+    def _mask(self, seen: ir.Value) -> ir.Value:
+        """What :meth:`_ordered` gave, as a mask."""
+        if self.masks:
+            return seen
+        zero = ir.IntegerAttr.get(self._lanes.element_type, 0)
+        zeros = arith.ConstantOp(self._lanes, ir.DenseElementsAttr.get_splat(self._lanes, zero))
+        return arith.CmpIOp(arith.CmpIPredicate.ne, seen, zeros.result).result
+
+    @property
+    def _lanes(self) -> ir.VectorType:
+        bits = ir.FloatType(self.kinds[1].element_type).width
+        return ir.VectorType.get([self._width], ir.IntegerType.get_signless(bits))
