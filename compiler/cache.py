@@ -184,6 +184,7 @@ def _for_device(
 ) -> _Recipe:
     from gristmill.compiler.target_device import options_for, target_of
     from gristmill.runtime.device_executable import DeviceExecutable
+    from gristmill.runtime.device_program import DeviceProgram
 
     chosen = target or target_of(device)
     options = options_for(device, options)
@@ -195,7 +196,7 @@ def _for_device(
         return done.program(), True
 
     def load(program: artifact.AnyProgram) -> DeviceExecutable:
-        assert isinstance(program, artifact.DeviceProgram), "the key says that it is for a device"
+        assert isinstance(program, DeviceProgram), "the key says that it is for a device"
         return DeviceExecutable(program, device)
 
     return _Recipe(chosen, options, program, load)
