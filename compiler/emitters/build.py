@@ -21,6 +21,9 @@ from gristmill.runtime.types import ArrayType, ElementType
 
 Index = int | ir.Value
 
+#: Bytes of a cache line.
+LINE_BYTES = 64
+
 
 def index_value(index: Index) -> ir.Value:
     """``index`` as an SSA value."""
@@ -264,6 +267,15 @@ def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: El
 def view(workspace: ir.Value, offset: Index, array: ArrayType) -> ir.Value:
     """A typed memref over ``workspace`` bytes (``memref<Nxi8>``) starting at byte ``offset``."""
     return memref.ViewOp(memref_type(array), workspace, index_value(offset), []).result
+
+
+def prefetch(
+    buffer: ir.Value, position: Index, *, is_write: bool = False, is_near: bool = True
+) -> None:
+    """Ask for the cache line of an element of a one-dimensional memref, for the first-level cache if ``is_near``, else
+    for the second. The position may lie outside.
+    """
+    memref.PrefetchOp(buffer, [index_value(position)], is_write, 3 if is_near else 2, True)
 
 
 def flatten(buffer: ir.Value) -> ir.Value:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mlir import ir
-from mlir.dialects import memref
 
 from gristmill.compiler.emitters.build import (
+    LINE_BYTES,
     Index,
     add,
     at_least,
@@ -26,12 +26,12 @@ from gristmill.compiler.emitters.build import (
     for_loop,
     if_else,
     if_then,
-    index_value,
     less,
     maximum,
     minimum,
     mod,
     mul,
+    prefetch,
     sub,
 )
 from gristmill.compiler.emitters.cpu.dot_build import (
@@ -53,9 +53,6 @@ from gristmill.compiler.emitters.cpu.dot_pack import pack_columns, pack_rows
 from gristmill.compiler.emitters.cpu.dot_pairs import multiply_add_pairs, step_sources
 from gristmill.compiler.emitters.kernel import Phase
 from gristmill.runtime.types import ElementType
-
-#: Bytes of a cache line.
-_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -240,12 +237,11 @@ def multiply_tile(
     return for_loop(0, count, step, sums)
 
 
-def _prefetch(
+def _ask_for(
     buffer: ir.Value, start: Index, element: ElementType, nbytes: int, *, is_write: bool
 ) -> None:
-    for line in range(0, nbytes, _LINE):
-        at = index_value(add(start, line // element.nbytes))
-        memref.PrefetchOp(buffer, [at], is_write, 3, True)
+    for line in range(0, nbytes, LINE_BYTES):
+        prefetch(buffer, add(start, line // element.nbytes), is_write=is_write)
 
 
 def _round(nbytes: int) -> int:
@@ -490,11 +486,11 @@ class _Task:
         for i in range(rows):
             if self.tiling.lhs == "plain" and lhs.buffer is not None:
                 start, array = lhs.offset(self.batch, add(next_m, i), k0), lhs.operand.array
-                _prefetch(lhs.buffer, start, array.element, 2 * _LINE, is_write=False)
+                _ask_for(lhs.buffer, start, array.element, 2 * LINE_BYTES, is_write=False)
             if self.kernel.stores_sums:
                 place, nbytes = self._sum_position(next_m, i), self.element.nbytes
                 width = self.geometry.width * nbytes
-                _prefetch(self.sums, place, self.element, width, is_write=True)
+                _ask_for(self.sums, place, self.element, width, is_write=True)
 
     def _at_edge(
         self, kinds: Sequence[ir.Type], access: Callable[[list[ir.Value] | None], list[ir.Value]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlir import ir
-from mlir.dialects import arith, memref, vector
+from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters.build import (
     Index,
@@ -20,11 +20,11 @@ from gristmill.compiler.emitters.build import (
     div,
     for_loop,
     if_then,
-    index_value,
     less,
     minimum,
     mod,
     mul,
+    prefetch,
     sub,
 )
 from gristmill.compiler.emitters.cpu.dot_build import (
@@ -175,7 +175,7 @@ def _stream(
             mask = lane_masks(sub(width, n), lanes, 1)[0] if ragged else None
             values = [rhs.vector(add(start, n), lanes, mask) for start in starts]
             for start in following:  # a prefetcher begins anew with each row
-                memref.PrefetchOp(buffer, [index_value(add(start, n))], False, 2, True)
+                prefetch(buffer, add(start, n), is_near=False)
             for m in range(problem.m):
                 place = add(n, m * pitch)
                 total = load_vector(sums, place, problem.accumulate, lanes)

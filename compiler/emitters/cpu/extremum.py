@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from mlir import ir
-from mlir.dialects import arith, memref, vector
+from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -32,8 +32,6 @@ from gristmill.runtime.types import ArrayType, ElementType, element_type
 _VECTORS = 4
 #: Scratch bytes for a block whose elements are computed.
 BLOCK_BYTES = _VECTORS * 64
-#: Bytes of a cache line.
-_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,10 @@ class Elements:
             if source is None:
                 self._compute(buffer, base, plan)
             first = build.add(start, base) if source is not None else 0
-            for at in range(0, plan.block if self.ahead else 0, _LINE // plan.value.nbytes):
-                where = build.index_value(build.add(first, self.ahead + at))
-                memref.PrefetchOp(buffer, [where], False, 3, True)
+            for at in range(
+                0, plan.block if self.ahead else 0, build.LINE_BYTES // plan.value.nbytes
+            ):
+                build.prefetch(buffer, build.add(first, self.ahead + at))
             places = [build.add(first, number * plan.lanes) for number in range(plan.vectors)]
             return [vector.LoadOp(kind, buffer, [build.index_value(at)]).result for at in places]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import memref, vector
+from mlir.dialects import vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -35,8 +35,6 @@ from gristmill.compiler.emitters.cpu.tables import Tables
 from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType, ElementType
 
-#: Bytes of a cache line.
-_LINE = 64
 #: Bytes between planes beyond their size: powers of two would meet in the same sets of a cache.
 _PADDING = 128
 
@@ -76,7 +74,7 @@ class RowLines:
     @property
     def per_line(self) -> int:
         """Parts in a line of a cache."""
-        return _LINE // self.part.nbytes
+        return build.LINE_BYTES // self.part.nbytes
 
     def comes_from_afar(self, count: int) -> bool:
         """Whether lines of ``count`` parts are asked for ahead: lines that a cache can hold besides those at work."""
@@ -130,8 +128,8 @@ class _Ahead:
         """Ask for what falls to the vector of butterflies from ``at`` on, by lines of ``per_line`` elements."""
         for first in range(0, lanes * self.rate, per_line):
             place = build.minimum(build.add(build.mul(at, self.rate), first), self.most)
-            where = build.index_value(build.add(self.start, place))
-            memref.PrefetchOp(self.values, [where], self.writes, 2, True)
+            where = build.add(self.start, place)
+            build.prefetch(self.values, where, is_write=self.writes, is_near=False)
 
 
 @dataclass

@@ -27,6 +27,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     worth_splitting,
 )
 from gristmill.compiler.emitters.elemental import Source
+from gristmill.compiler.emitters.elemental.movement import gather_operand_index
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
@@ -38,6 +39,11 @@ CHUNK = 4096
 #: Elements of such a task, or of a row, that are staged at a time: the stores past the caches, which memory takes
 #: slowly, alternate with arithmetic.
 STRETCH = 512
+
+
+#: Bytes of a gathered piece from which on the next one is asked for: of shorter ones the processor reaches several.
+#: And the bytes that are asked for at most: a prefetcher follows from there.
+LEAST_ASKED_FOR, MOST_ASKED_FOR = 512, 1024
 
 
 class LoopEmitter:
@@ -156,7 +162,11 @@ class LoopEmitter:
         build.for_loop(0, rows, body)
 
     def _rows(self, phase: PhaseFrame, shape: Sequence[int]) -> None:
+        gathers = row_gathers(self.source.graph)
+
         def body(iv: ir.Value) -> None:
+            for node in gathers:
+                self._ask_for_next(phase, node, iv)
             outer = build.delinearize(iv, shape[:-1])
             length = shape[-1] if shape else 1
             if not self._stages:
@@ -174,6 +184,22 @@ class LoopEmitter:
         phase.each_task(body)
         if self._stages:
             streaming.finish(self.source.target)
+
+    def _ask_for_next(self, phase: PhaseFrame, node: Node, row: ir.Value) -> None:
+        """Ask for the row of a table from which ``node`` gathers its next row: prefetchers cannot foresee it."""
+        table, rows = node.operands[0], math.prod(node.shape[:-1])
+        following = build.minimum(build.add(row, 1), rows - 1)
+        index = [*build.delinearize(following, node.shape[:-1]), 0]
+        with phase.elemental.scope():
+            place = gather_operand_index(phase.elemental, node, index)
+        flat, start = (
+            build.flatten(phase.arguments[table.result]),
+            build.linearize(place, table.shape),
+        )
+        element = table.type.element.nbytes
+        nbytes = min(node.shape[-1] * element, MOST_ASKED_FOR)
+        for at in range(0, nbytes, build.LINE_BYTES):
+            build.prefetch(flat, build.add(start, at // element))
 
     def _columns(
         self, phase: PhaseFrame, outer: list[Index], low: Index, high: Index, first: Index = 0
@@ -219,6 +245,29 @@ def store_results(
             build.store(value, stages[number], (at,), root.type.element)
         else:
             phase.store(number, value, index, root.type)
+
+
+def row_gathers(graph: Graph) -> list[Node]:
+    """Gathers of long pieces of the rows of arguments, element for element of the results' rows."""
+    shape, stack = graph.results[0].shape, list(graph.results)
+    seen = dict.fromkeys(stack)  # in order, as code must come out the same each time
+    while stack:
+        node = stack.pop()
+        if node.op is None or not hlo.has_trait(node.op, "elementwise"):
+            continue
+        following = [x for x in node.operands if x.shape == shape and x not in seen]
+        seen |= dict.fromkeys(following)
+        stack += following
+    return [x for x in seen if x.kind == "gather" and _copies_rows(x)]
+
+
+def _copies_rows(node: Node) -> bool:
+    """Whether the last dimension of a gather runs along that of an argument, over :data:`LEAST_ASKED_FOR` bytes."""
+    table, last = node.operands[0], len(node.shape) - 1
+    removed = {*node.dims("collapsed_slice_dims"), *node.dims("operand_batching_dims")}
+    along = last in node.dims("offset_dims") and table.type.rank - 1 not in removed
+    nbytes = node.shape[last] * table.type.element.nbytes if along else 0
+    return table.kind == "parameter" and nbytes >= LEAST_ASKED_FOR
 
 
 def loop_cost(graph: Graph) -> int:

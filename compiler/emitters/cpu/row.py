@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import llvm, memref
+from mlir.dialects import llvm
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -42,8 +42,8 @@ from gristmill.dialects import hlo
 from gristmill.runtime.program import align_up
 from gristmill.runtime.types import ArrayType
 
-#: Bytes of a row that are prefetched at most, and bytes of a cache line.
-MOST_PREFETCHED, LINE = 8 * 1024, 64
+#: Bytes of a row that are prefetched at most.
+MOST_PREFETCHED = 8 * 1024
 
 #: Operations whose value is at hand: reading one again costs nothing but a load.
 _LEAVES = ("parameter", "constant", "reduce", "dot_general")
@@ -324,14 +324,13 @@ class RowEmitter:
         following = build.minimum(build.add(number, 1), rows - 1)
         start = build.mul(following, self.width)
         for parameter, buffer in zip(self.source.graph.parameters, phase.arguments, strict=True):
-            step = LINE // parameter.type.element.nbytes
+            step = build.LINE_BYTES // parameter.type.element.nbytes
             if not self._is_asked_for(parameter) or parameter in asked:
                 continue
             flat = build.flatten(buffer)
 
             def line(at: ir.Value, _: list[ir.Value], flat: ir.Value = flat) -> list[ir.Value]:
-                position = build.index_value(build.add(start, at))
-                memref.PrefetchOp(flat, [position], False, 3, True)
+                build.prefetch(flat, build.add(start, at))
                 return []
 
             build.for_loop(0, self.width, line, step=step)

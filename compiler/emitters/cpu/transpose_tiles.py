@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 #: Bytes of the operand's stage; with that of the result it fits the first-level cache.
 STAGE_BYTES = 16 * 1024
 
-#: Bytes of a cache line; lines of a row of the operand to which one more group adds little.
-LINE_BYTES, LEAST_LINES = 64, 16
+#: Lines of a row of the operand to which one more group adds little.
+LEAST_LINES = 16
 
 #: Elements of a run of the result; and bytes, if the operand is computed in a stage or has elements of 8 bytes.
 RUN_ELEMENTS, RUN_BYTES = 128, 256
@@ -82,7 +82,7 @@ class Tiling:
             return None
         short = tiling.stages_operand or nbytes == 8
         run = min(RUN_ELEMENTS, RUN_BYTES // nbytes) if short else RUN_ELEMENTS
-        width = min(LINE_BYTES // nbytes, tiling.across // lanes * lanes)
+        width = min(build.LINE_BYTES // nbytes, tiling.across // lanes * lanes)
         return replace(tiling, width=width, rows=_side(tiling.along, run, lanes))
 
     @property
@@ -127,7 +127,8 @@ class Tiling:
         if self.stages_operand or self.across < LEAST_LINES * self.width:
             return False
         nbytes = self.element.nbytes
-        return self.width * nbytes == LINE_BYTES and self.operand_pitch * nbytes % LINE_BYTES == 0
+        line = build.LINE_BYTES
+        return self.width * nbytes == line and self.operand_pitch * nbytes % line == 0
 
     @property
     def columns(self) -> int:
@@ -254,7 +255,7 @@ class Tile:
         nbytes = self.tiling.element.nbytes
         address = memref.ExtractAlignedPointerAsIndexOp(rows.buffer).result
         first = build.add(address, build.mul(rows.start, nbytes))
-        return build.div(build.mod(first, LINE_BYTES), nbytes)
+        return build.div(build.mod(first, build.LINE_BYTES), nbytes)
 
     def _operand_stage(self, element: ElementType) -> Rows:
         """The stage of the operand."""
@@ -361,7 +362,7 @@ class Tile:
         for r in range(share):
             for line in range(tiling.span):
                 at = source.at(build.add(first, r), build.add(column, line * tiling.width))
-                memref.PrefetchOp(source.buffer, [build.index_value(at)], False, 2, True)
+                build.prefetch(source.buffer, at, is_near=False)
 
     def _drain(self, group: Index, result: Rows, column: Index, rows: tuple[Index, Index]) -> None:
         """Store ``rows`` of the stage of a group, which begins at row ``column`` of the result."""
