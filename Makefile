@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
     && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that run the Python tests; 0 for none but pytest's own, as a debugger wants it.
+TEST_JOBS ?= 2
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
@@ -26,7 +28,7 @@ lit: $(VENV)/.dev ## run the IR tests
 	@$(BIN)/lit -sv --order=lexical test
 
 unit: $(VENV)/.dev ## run the Python tests
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 slow: $(VENV)/.dev ## run the long tests that `make test` leaves out (half an hour)
 	@$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
