@@ -27,7 +27,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gristmill import __version__
-from gristmill.compiler import frontends
+from gristmill.compiler import collector, frontends
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.options import CompileOptions
 from gristmill.compiler.target import GpuTarget, Target, parse_target
@@ -204,10 +204,18 @@ def _for_device(
 
 def _compile(source: Any, recipe: _Recipe) -> AnyExecutable | PolymorphicExecutable:
     content = frontends.content_of(source)
-    slot = slot_of(source if content is None else content, recipe.target, recipe.options)
+    given = source if content is None else content
+    slot = slot_of(given, recipe.target, recipe.options)
     ready = slot and slot.load(recipe.load)
     if ready:
         return _owning(ready, recipe)
+    with collector.paused():
+        return _compile_anew(given, slot, recipe)
+
+
+def _compile_anew(
+    source: Any, slot: Slot | None, recipe: _Recipe
+) -> AnyExecutable | PolymorphicExecutable:
     from gristmill.compiler.compile import import_program
     from gristmill.compiler.module import HloModule
 
@@ -217,7 +225,7 @@ def _compile(source: Any, recipe: _Recipe) -> AnyExecutable | PolymorphicExecuta
             slot.store(program)
         return recipe.load(program)
 
-    program = import_program(source if content is None else content)
+    program = import_program(source)
     if isinstance(program, HloModule):
         return _owning(build(program, slot), recipe)
     from gristmill.compiler.polymorphic import PolymorphicExecutable
@@ -270,7 +278,7 @@ class Slot:
                 self.key + SUFFIX, lambda path: artifact.save(program, path, durable=False)
             )
         except CacheError as error:
-            _warn(error, 5)
+            _warn(error, 6)
 
     def specialised(self, key: Key) -> Slot:
         """The place of a specialisation of this program."""
