@@ -497,7 +497,7 @@ class _Task:
     ) -> list[ir.Value]:
         """What ``access`` gives with the masks of the last panel, or without masks in any other one.
 
-        A masked store takes some twenty times as long as a plain one on some processors.
+        A masked store takes seven times as long as a plain one on Zen 3.
         """
         if self.masks is None or not self.kernel.stores_sums:
             return access(None)

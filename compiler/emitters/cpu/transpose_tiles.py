@@ -439,9 +439,7 @@ def transpose_vectors(rows: list[ir.Value], nbytes: int) -> list[ir.Value]:
     moved as wholes: shuffles across such pieces of a vector take longer on x86.
     """
     lanes, kind = len(rows), ir.VectorType(rows[0].type)
-    if (
-        nbytes == 2
-    ):  # code for a CPU that does not compute with floats of 16 bits moves them one by one
+    if nbytes == 2:  # a CPU that does not compute with such floats moves them one by one
         words = ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
         rows = [vector.BitCastOp(words, row).result for row in rows]
     size = min(lanes, 16 // nbytes)
