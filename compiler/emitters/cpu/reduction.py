@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mlir import ir
-from mlir.dialects import arith
+from mlir.dialects import arith, llvm
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -38,6 +38,8 @@ from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType, element_type
 
 _F32 = element_type("f32")
+
+_NO_NAN = llvm.FastmathFlags.nnan | llvm.FastmathFlags.nsz
 
 #: Lanes of a reduction that is not carried in registers.
 LANES = 32
@@ -115,9 +117,9 @@ class Extreme(Accumulation):
     def initial(self) -> list[ir.Value]:
         """Signed maximum, unsigned maximum, unsigned minimum of the bits."""
         bits = _bits(super().initial()[0])
-        return [bits, _integer(0) if self._from_least() else bits, bits]
+        return [bits, _integer(0) if self.is_from_least() else bits, bits]
 
-    def _from_least(self) -> bool:
+    def is_from_least(self) -> bool:
         """Whether this is a maximum from -inf on: then the unsigned maximum is for NaN alone, and may start at 0."""
         start = self.node.operands[1].constant
         return self.is_maximum() and start is not None and float(start.flat[0]) == -math.inf
@@ -145,10 +147,43 @@ class Extreme(Accumulation):
             arith.CmpIOp(below, unsigned, _integer(self._MINUS_INFINITY)).result,
         )
         f32 = ir.F32Type.get()
-        if self._from_least():
+        if self.is_from_least():
             self.opposite = arith.BitcastOp(f32, lowest.result).result
         number = arith.BitcastOp(f32, found.result).result
         return [arith.SelectOp(nan.result, build.constant(_F32, math.nan), number).result]
+
+
+class Bounds(Extreme):
+    """The ``maximum`` of ``f32`` from -inf on where nobody reads it if an element is NaN, and the minimum beside it.
+
+    Two instructions an element instead of :class:`Extreme`'s three. With a NaN, which the flag denies, both are some
+    number or other.
+    """
+
+    def initial(self) -> list[ir.Value]:
+        """Largest and least."""
+        return [build.constant(_F32, -math.inf), build.constant(_F32, math.inf)]
+
+    def step(self, values: Sequence[ir.Value], column: Sequence[Index]) -> list[ir.Value]:
+        """Carried values after the element at ``column``."""
+        (element,) = self.elements(column)
+        return [
+            op(value, element, fastmathFlags=_NO_NAN).result
+            for op, value in zip((llvm.MaxNumOp, llvm.MinNumOp), values, strict=True)
+        ]
+
+    def finish(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """The largest."""
+        largest, self.opposite = map(_settled, values)
+        return [largest]
+
+
+def _settled(number: ir.Value) -> ir.Value:
+    """``number``, whatever it is if LLVM may take it for anything.
+
+    ``freeze`` would do, but LLVM moves it into loops and takes the flags off what it meets there.
+    """
+    return llvm.InlineAsmOp(number.type, [number], "", "=x,0").result
 
 
 def _bits(number: ir.Value) -> ir.Value:
@@ -159,15 +194,18 @@ def _integer(value: int) -> ir.Value:
     return build.constant(element_type("i32"), value)
 
 
-def accumulation(e: Elemental, node: Node, row: Sequence[Index], target: Target) -> Accumulation:
-    """How ``node`` is accumulated on ``target``."""
+def accumulation(
+    e: Elemental, node: Node, row: Sequence[Index], target: Target, unordered: Collection[Node] = ()
+) -> Accumulation:
+    """How ``node`` is accumulated on ``target``; nobody reads those that are ``unordered`` if an element is NaN."""
     plain = Accumulation(e, node, row)
     extreme = simple_reducer(e.functions[node.symbol("to_apply")]) in ("maximum", "minimum")
     single = plain.reducer.accumulators[0] == _F32
     # Elsewhere (AArch64) a maximum with NaN is one instruction.
-    if extreme and single and target.triple.startswith("x86_64"):
-        return Extreme(e, node, row)
-    return plain
+    if not (extreme and single and target.triple.startswith("x86_64")):
+        return plain
+    bounds = Bounds(e, node, row)
+    return bounds if node in unordered and bounds.is_from_least() else Extreme(e, node, row)
 
 
 def accumulate(

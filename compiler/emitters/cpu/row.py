@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import llvm
+from mlir.dialects import llvm, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import extremum, quotient, reduction, streaming
+from gristmill.compiler.emitters.cpu import extremum, reduction, softmax, streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -212,9 +212,28 @@ class RowEmitter:
         self._lane_offset = 0
         shape = (*self.plan.rows, *self.plan.columns)
         roots = [node for _, node in self.plan.full[-1]] if source.target.fma else []
-        self._quotients = quotient.find(roots, shape, len(self.plan.rows), source.functions)
+        self._softmaxes = softmax.find(roots, shape, len(self.plan.rows), source.functions)
+        self._unordered = softmax.unordered(self._softmaxes, source.graph.results)
+        self._by_vectors = self._plan_power_pass()
         # The least elements of the row at hand, by the reduction that finds the largest.
         self._least: dict[Node, ir.Value] = {}
+
+    def _plan_power_pass(self) -> softmax.Softmax | None:
+        """The softmax whose exponentials are all that the second pass computes, for it to do so by vectors.
+
+        What it is the softmax of is kept in a row buffer unless an argument holds it.
+        """
+        plan = self.plan
+        whole = len(plan.columns) == 1 and self.width % softmax.block_of(self.source.target) == 0
+        if not whole or len(plan.stages) != 2 or plan.full[1] or len(self._softmaxes) != 1:
+            return None
+        (found,) = self._softmaxes
+        alone = plan.stages == [[found.largest], [found.total]] and plan.kept[1] == [found.power]
+        if not alone:
+            return None
+        if _argument(found.x) is None and found.x not in plan.kept[0]:
+            plan.kept[0].append(found.x)
+        return found
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel: tasks are rows."""
@@ -255,7 +274,9 @@ class RowEmitter:
         for loop, stage in enumerate([*plan.stages, []]):
             if loop == 1:
                 self._prefetch(phase, task)
-            if stage:
+            if loop == 1 and self._by_vectors is not None:
+                self._powers(phase, row, self._by_vectors)
+            elif stage:
                 self._columns(phase, row, loop, stage, targets)
             elif plan.full[loop]:
                 self._last(phase, row, loop, targets)
@@ -272,20 +293,82 @@ class RowEmitter:
     ) -> None:
         """The last pass over a row, which stores results."""
 
-        def emit() -> None:
+        def emit(divisors: Mapping[Node, softmax.Divisor]) -> None:
             if self._in_stretches(loop):
-                self._stretches(phase, row, loop)
+                self._past_caches(phase, row, loop, divisors)
             else:
                 self._columns(phase, row, loop, [], targets)
 
         first = [*row, *(0 for _ in self.plan.columns)]
-        quotient.by_reciprocals(phase.elemental, self._quotients, self._least, first, emit)
+        softmax.by_reciprocals(phase.elemental, self._softmaxes, self._least, first, emit)
 
     def _in_stretches(self, loop: int) -> bool:
         """Whether loop ``loop`` does nothing but store results, all of them streamed, over one dimension."""
         full = self.plan.full[loop]
         streamed = bool(full) and all(number in self._stages for number, _ in full)
         return streamed and len(self.plan.columns) == 1 and self.width % STRETCH == 0
+
+    def _past_caches(
+        self,
+        phase: PhaseFrame,
+        row: list[Index],
+        loop: int,
+        divisors: Mapping[Node, softmax.Divisor],
+    ) -> None:
+        """The last pass over a row whose results are streamed.
+
+        Quotients of what a row buffer holds are computed by vectors, which need no stage on their way past the caches.
+        """
+        (number, node), *others = self.plan.full[loop]
+        target, block = self.source.target, softmax.block_of(self.source.target)
+        direct = not others and node in divisors and node.operands[0] in self._offsets
+        if not direct or self.width % block:
+            self._stretches(phase, row, loop)
+            return
+        kind = ir.VectorType.get([block], ir.F32Type.get())
+        flat, start = build.flatten(phase.results[number]), self._start(row)
+        powers, divisor = self._row_buffer(phase, node.operands[0]), divisors[node].spread(kind)
+
+        def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            quotient = divisor.divide(vector.LoadOp(kind, powers, [at]).result)
+            streaming.store(quotient, flat, build.add(start, at), target)
+            return []
+
+        def stretches() -> list[ir.Value]:
+            self._stretches(phase, row, loop)
+            return []
+
+        build.if_else(
+            streaming.is_aligned(flat, target),
+            [],
+            lambda: build.for_loop(0, self.width, step, step=block),
+            stretches,
+        )
+
+    def _powers(self, phase: PhaseFrame, row: list[Index], found: softmax.Softmax) -> None:
+        """The second pass over a row of ``found``: exponentials and their sum, by vectors."""
+        e, target, total = phase.elemental, self.source.target, found.total
+        assert total is not None
+        argument, powers = _argument(found.x), self._row_buffer(phase, found.power)
+        start, ahead = 0, 0
+        if argument is None:
+            x = self._row_buffer(phase, found.x)
+        else:
+            x, start = build.flatten(phase.arguments[argument.result]), self._start(row)
+            # Two rows on: lines of the next one would be wanted before they come.
+            ahead = 2 * self.width if argument in self._asked(e) else 0
+        power_pass = softmax.PowerPass(
+            x, start, powers, self.width, softmax.block_of(target), ahead
+        )
+        found_sum = power_pass.emit(e.value(found.top, [*row, 0]), self._least[found.largest])
+        group = reduction.accumulation(e, total, row, target)
+        values = group.reducer.combine(group.initial(), [found_sum])
+        e.bind(total, scalar_source(group.reducer.leave(group.finish(values))[0]))
+        e.bind(found.power, self._row_source(powers, found.power))
+
+    def _start(self, row: Sequence[Index]) -> Index:
+        """Linear position of the first element of a row."""
+        return build.mul(build.linearize(row, self.plan.rows), self.width)
 
     def _stretches(self, phase: PhaseFrame, row: list[Index], loop: int) -> None:
         """The last pass over a row whose results are streamed.
@@ -295,7 +378,7 @@ class RowEmitter:
         e, full = phase.elemental, self.plan.full[loop]
         shape = (*self.plan.rows, *self.plan.columns)
         stages = {number: self._stage(phase, number) for number, _ in full}
-        start = build.mul(build.linearize(row, self.plan.rows), self.width)
+        start = self._start(row)
         count = interleaving(self.source.graph, STRETCH, self.source.target)
 
         def column(low: Index, at: ir.Value) -> list[ir.Value]:
@@ -349,6 +432,10 @@ class RowEmitter:
         plan, found = self.plan, set[Node]()
         if self.source.target.vector_bytes == 64 or len(plan.columns) != 1:
             return found
+        if self._by_vectors is not None:
+            parameter = _argument(self._by_vectors.x)
+            if parameter is not None and self._is_asked_for(parameter):
+                found.add(parameter)
         for node in plan.stages[0] if plan.stages else []:
             search = extremum.plan(e, node, self.width, self.source.target)
             parameter = search and extremum.read_in_place(search, node.operands[0])
@@ -394,7 +481,7 @@ class RowEmitter:
                     phase.store(number, value, at, node.type)
 
         target = self.source.target
-        groups = [reduction.accumulation(e, node, row, target) for node in stage]
+        groups = [reduction.accumulation(e, node, row, target, self._unordered) for node in stage]
         results = reduction.accumulate(
             e,
             self.plan.columns,
@@ -414,7 +501,7 @@ class RowEmitter:
             ):
                 e.bind(sibling, scalar_source(value))
         for number, staged in stages.items():
-            start = build.mul(build.linearize(row, self.plan.rows), self.width)
+            start = self._start(row)
             array, target = self.source.results[number], self.source.target
             streaming.copy_out(staged, phase.results[number], start, self.width, array, target)
         for node, buffer in kept:
@@ -435,6 +522,13 @@ class RowEmitter:
             return build.load(buffer, (position,), node.type.element)
 
         return source
+
+
+def _argument(node: Node) -> Node | None:
+    """The parameter that has the elements of ``node``."""
+    while node.kind == "reshape":
+        node = node.operands[0]
+    return node if node.kind == "parameter" else None
 
 
 def row_index(node: Node, row: Sequence[Index]) -> list[Index]:

@@ -62,8 +62,7 @@ def copy_out(
 
     def past_caches(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
         value = vector.LoadOp(kind, staged, [build.index_value(build.add(first, at))]).result
-        where = [build.index_value(build.add(start, at))]
-        vector.StoreOp(value, flat, where, nontemporal=True, alignment=target.vector_bytes)
+        store(value, flat, build.add(start, at), target)
         return []
 
     def ordinary(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -82,6 +81,12 @@ def copy_out(
         return []
 
     build.if_else(is_aligned(flat, target), [], aligned, unaligned)
+
+
+def store(value: ir.Value, flat: ir.Value, at: Index, target: Target) -> None:
+    """Store whole vectors past the caches, from position ``at``, a multiple of a vector, of what :func:`is_aligned`."""
+    where = [build.index_value(at)]
+    vector.StoreOp(value, flat, where, nontemporal=True, alignment=target.vector_bytes)
 
 
 def is_aligned(result: ir.Value, target: Target) -> ir.Value:

@@ -33,6 +33,7 @@ from gristmill.compiler.emitters.math._trigonometry import atan2, cosine, sine, 
 from gristmill.compiler.emitters.math._values import Value, element_name
 
 __all__ = [
+    "BOUNDED_EXPONENTIAL",
     "COMPLEX_FUNCTIONS",
     "FUNCTIONS",
     "NONPOSITIVE_EXPONENTIAL",
@@ -50,6 +51,9 @@ Parts = tuple[ir.Value[ir.Type], ir.Value[ir.Type]]
 #: ``exponential`` of what is never positive, not an hlo operation of its own.
 NONPOSITIVE_EXPONENTIAL = "exponential_of_nonpositive"
 
+#: The same of what is not far below zero either.
+BOUNDED_EXPONENTIAL = "exponential_of_bounded"
+
 #: What ``exponential`` is until the target is known.
 _EXPONENTIAL = "llvm.exp"
 
@@ -62,6 +66,7 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
     "exponential": lambda x: x.intrinsic(_EXPONENTIAL),
     "exponential_minus_one": exponential_minus_one,
     NONPOSITIVE_EXPONENTIAL: exponential_of_nonpositive,
+    BOUNDED_EXPONENTIAL: lambda x: exponential_of_nonpositive(x, bounded=True),
     "floor": Value.floor,
     "log": log,
     "log_plus_one": log_plus_one,

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rows of a softmax, e^(x - max x) by their sum, permit that rows in general do not.
+
+*The maximum.* If an element is NaN, so are its exponential, the sum and every quotient. Where nothing else reads the
+maximum it need not notice NaN (:func:`unordered`), which takes one instruction an element.
+
+*Exponentials.* The least element, found on the same way, tells whether any of them comes near zero. Mostly none does,
+and :class:`PowerPass`, which computes and adds them by vectors, need not watch for that.
+
+*Quotients.* With r = 1 / d, q = e r and e - q d, which a fused multiply-add gives exactly, q + (e - q d) r rounds to
+the quotient e / d rounded correctly. That is Markstein's theorem where q is off by less than a place. It is off by
+1.5 at most here, and the theorem's argument still holds: with u = 2^-24 and e, d from 1 to 2, the corrected sum is
+within 3 u² of e / d unless the first error is within 3 u² of 1.5 places, which takes e and d within 6 u of 2, three
+pairs, tried. Nearer errors meet a midpoint between numbers only at half a place, where the sum errs by d u² / 4 and e
+/ d lies u² / d off. Nothing may underflow: e must be 2^-100 or larger (or +0) and the sum from 1 to 2^20. The former
+holds where the largest x of the row is at most 69 above the least; rows of which it is not known are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+from mlir.dialects import arith, vector
+from mlir.dialects import math as mlir_math
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.frame import reachable
+from gristmill.compiler.emitters.elemental import Elemental, Source
+from gristmill.compiler.emitters.elemental.contraction import simple_reducer
+from gristmill.compiler.emitters.elemental.ranges import bound_of
+from gristmill.compiler.emitters.math import BOUNDED_EXPONENTIAL, NONPOSITIVE_EXPONENTIAL
+from gristmill.compiler.emitters.math import emit as emit_function
+from gristmill.compiler.graph import Graph, Node
+from gristmill.compiler.target import Target
+from gristmill.runtime.types import element_type
+
+_F32 = element_type("f32")
+
+#: Largest difference of two x in a row: e^-69 exceeds 2^-100. Bounds of the sum.
+_MOST_APART, _SUMS = 69.0, (1.0, 2.0**20)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """One softmax.
+
+    Attributes:
+        quotient: its result.
+        top: what was taken off each x, the same all along a row.
+        largest: the reduction that found it.
+        total: the reduction that adds the exponentials, if that is what they are divided by.
+    """
+
+    quotient: Node
+    top: Node
+    largest: Node
+    total: Node | None
+
+    @property
+    def power(self) -> Node:
+        """The exponentials."""
+        return self.quotient.operands[0]
+
+    @property
+    def x(self) -> Node:
+        """What it is the softmax of."""
+        return self.largest.operands[0]
+
+
+def find(
+    roots: Sequence[Node], shape: Sequence[int], rank: int, functions: Mapping[str, Graph]
+) -> list[Softmax]:
+    """Each softmax among what ``roots`` need; rows are the first ``rank`` dimensions of ``shape``."""
+    found: list[Softmax] = []
+    for node in reachable(roots):
+        if node.kind != "divide" or node.type.element != _F32 or node.shape != tuple(shape):
+            continue
+        power, divisor = node.operands
+        shifted = power.operands[0] if power.kind == "exponential" else None
+        if shifted is None or shifted.kind != "subtract" or not _is_same_for_row(divisor, rank):
+            continue
+        x, top = shifted.operands
+        largest = bound_of(x, top, functions)
+        if largest is not None and _is_same_for_row(top, rank):
+            total = _sum_of(power, divisor, rank, functions)
+            found.append(Softmax(node, top, largest, total))
+    return found
+
+
+def _is_same_for_row(node: Node, rank: int) -> bool:
+    """Whether ``node`` spreads values of the first ``rank`` dimensions over the others."""
+    if node.kind != "broadcast_in_dim":
+        return False
+    operand = node.operands[0]
+    places = zip(node.dims("dimensions"), operand.shape, strict=True)
+    return all(place < rank or size == 1 for place, size in places)
+
+
+def _sum_of(power: Node, node: Node, rank: int, functions: Mapping[str, Graph]) -> Node | None:
+    """The sum of each row of ``power`` that ``node`` spreads over the rows again."""
+    while node.kind in ("broadcast_in_dim", "reshape"):
+        node = node.operands[0]
+    if node.kind != "reduce" or node.operands[0] is not power or len(node.siblings) != 1:
+        return None
+    whole = node.dims("dimensions") == list(range(rank, power.type.rank))
+    return node if whole and simple_reducer(functions[node.symbol("to_apply")]) == "add" else None
+
+
+def unordered(softmaxes: Sequence[Softmax], results: Sequence[Node]) -> set[Node]:
+    """Maxima that nothing reads if an element is NaN: all that ``results`` have of them is quotients, NaN then."""
+    ends = {s.quotient for s in softmaxes if s.total is not None}
+    return {s.largest for s in softmaxes if _is_read_by(s.largest, ends, results)}
+
+
+def _is_read_by(node: Node, ends: set[Node], results: Sequence[Node]) -> bool:
+    stack, seen = [node], {node}
+    while stack:
+        current = stack.pop()
+        if current in results:
+            return False
+        fresh = [user for user in current.users if user not in ends and user not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return True
+
+
+def block_of(target: Target) -> int:
+    """Elements whose exponentials or quotients are computed side by side."""
+    return 4 * target.lanes(4)
+
+
+@dataclass(frozen=True)
+class PowerPass:
+    """How the exponentials of a row are computed and added by vectors.
+
+    Attributes:
+        x: memref of one dimension with the row's elements from ``start`` on.
+        start: see ``x``.
+        powers: memref that takes the exponentials, from 0 on.
+        width: elements of a row, whole blocks.
+        block: elements computed side by side.
+        ahead: how many elements further on cache lines of ``x`` are asked for; 0 for none.
+    """
+
+    x: ir.Value
+    start: Index
+    powers: ir.Value
+    width: int
+    block: int
+    ahead: int
+
+    def emit(self, top: ir.Value, least: ir.Value) -> ir.Value:
+        """The sum of e^(x - ``top``), where the least x is ``least``."""
+        apart = arith.SubFOp(top, least).result
+        moderate = _holds(arith.CmpFPredicate.OLE, apart, _MOST_APART)
+        (total,) = build.if_else(
+            moderate,
+            [top.type],
+            lambda: [self._sum(top, BOUNDED_EXPONENTIAL)],
+            lambda: [self._sum(top, NONPOSITIVE_EXPONENTIAL)],
+        )
+        return total
+
+    def _sum(self, top: ir.Value, function: str) -> ir.Value:
+        kind, half = (ir.VectorType.get([n], top.type) for n in (self.block, self.block // 2))
+        tops = vector.BroadcastOp(kind, top).result
+        zeros = vector.BroadcastOp(half, build.constant(_F32, 0)).result
+
+        def step(at: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            place = build.add(self.start, at)
+            for line in range(0, self.block if self.ahead else 0, build.LINE_BYTES // 4):
+                build.prefetch(self.x, build.add(place, self.ahead + line))
+            x = vector.LoadOp(kind, self.x, [build.index_value(place)]).result
+            power = emit_function(function, [arith.SubFOp(x, tops).result])
+            vector.StoreOp(power, self.powers, [at])
+            # Half as many sums as exponentials, for registers.
+            low, high = (
+                vector.ExtractStridedSliceOp(half, power, [first], [self.block // 2], [1]).result
+                for first in (0, self.block // 2)
+            )
+            return [arith.AddFOp(sums[0], arith.AddFOp(low, high).result).result]
+
+        (sums,) = build.for_loop(0, self.width, step, [zeros], step=self.block)
+        flags = arith.FastMathFlags.reassoc
+        return vector.ReductionOp(top.type, vector.CombiningKind.ADD, sums, fastmath=flags).result
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """The number that a row is divided by, and its reciprocal."""
+
+    number: ir.Value
+    reciprocal: ir.Value
+
+    def divide(self, dividend: ir.Value) -> ir.Value:
+        """``dividend / number``, scalars or vectors, by the formula of this module."""
+        near = arith.MulFOp(dividend, self.reciprocal).result
+        opposite = arith.NegFOp(near).result
+        rest = mlir_math.FmaOp(opposite, self.number, dividend).result
+        return mlir_math.FmaOp(rest, self.reciprocal, near).result
+
+    def spread(self, kind: ir.Type) -> Divisor:
+        """The same for vectors of type ``kind``."""
+        number, reciprocal = (
+            vector.BroadcastOp(kind, x).result for x in (self.number, self.reciprocal)
+        )
+        return Divisor(number, reciprocal)
+
+
+def by_reciprocals(
+    e: Elemental,
+    softmaxes: Sequence[Softmax],
+    least: Mapping[Node, ir.Value],
+    first: Sequence[Index],
+    emit: Callable[[Mapping[Node, Divisor]], None],
+) -> None:
+    """What ``emit`` emits, without divisions if the row permits that.
+
+    ``least`` are the least elements of a row by the reduction that found the largest, ``first`` the row's first index.
+    ``emit`` is given the divisors of the quotients that take no division.
+    """
+    known = [x for x in softmaxes if x.largest in least]
+    if not known:
+        emit({})
+        return
+    allowed: ir.Value | None = None
+    divisors: dict[Node, Divisor] = {}
+    for softmax in known:
+        total = e.value(softmax.quotient.operands[1], first)
+        apart = arith.SubFOp(e.value(softmax.top, first), least[softmax.largest]).result
+        conditions = (
+            _holds(arith.CmpFPredicate.OLE, apart, _MOST_APART),
+            _holds(arith.CmpFPredicate.OGE, total, _SUMS[0]),
+            _holds(arith.CmpFPredicate.OLE, total, _SUMS[1]),
+        )
+        for holds in conditions:
+            allowed = holds if allowed is None else arith.AndIOp(allowed, holds).result
+        reciprocal = arith.DivFOp(build.constant(_F32, 1.0), total).result
+        divisors[softmax.quotient] = Divisor(total, reciprocal)
+
+    def multiplied() -> list[ir.Value]:
+        with e.bound({node: _source(e, node, divisor) for node, divisor in divisors.items()}):
+            emit(divisors)
+        return []
+
+    def divided() -> list[ir.Value]:
+        with e.scope():
+            emit({})
+        return []
+
+    assert allowed is not None
+    build.if_else(allowed, [], multiplied, divided)
+
+
+def _holds(predicate: arith.CmpFPredicate, value: ir.Value, bound: float) -> ir.Value:
+    return arith.CmpFOp(predicate, value, build.constant(_F32, bound)).result
+
+
+def _source(e: Elemental, quotient: Node, divisor: Divisor) -> Source:
+    return lambda index: divisor.divide(e.value(quotient.operands[0], index))
