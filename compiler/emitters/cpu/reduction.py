@@ -39,7 +39,8 @@ from gristmill.runtime.types import ArrayType, element_type
 
 _F32 = element_type("f32")
 
-_NO_NAN = llvm.FastmathFlags.nnan | llvm.FastmathFlags.nsz
+#: Flags of a maximum or minimum whose value nobody reads if an element is NaN; :func:`settled` takes it.
+NO_NAN = llvm.FastmathFlags.nnan | llvm.FastmathFlags.nsz
 
 #: Lanes of a reduction that is not carried in registers.
 LANES = 32
@@ -168,17 +169,17 @@ class Bounds(Extreme):
         """Carried values after the element at ``column``."""
         (element,) = self.elements(column)
         return [
-            op(value, element, fastmathFlags=_NO_NAN).result
+            op(value, element, fastmathFlags=NO_NAN).result
             for op, value in zip((llvm.MaxNumOp, llvm.MinNumOp), values, strict=True)
         ]
 
     def finish(self, values: Sequence[ir.Value]) -> list[ir.Value]:
         """The largest."""
-        largest, self.opposite = map(_settled, values)
+        largest, self.opposite = map(settled, values)
         return [largest]
 
 
-def _settled(number: ir.Value) -> ir.Value:
+def settled(number: ir.Value) -> ir.Value:
     """``number``, whatever it is if LLVM may take it for anything.
 
     ``freeze`` would do, but LLVM moves it into loops and takes the flags off what it meets there.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
-from mlir.dialects import llvm, vector
+from mlir.dialects import llvm
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
@@ -34,6 +34,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     worth_splitting,
 )
 from gristmill.compiler.emitters.cpu.loop import STRETCH, reached_in_place
+from gristmill.compiler.emitters.cpu.softmax_rows import SoftmaxRows
 from gristmill.compiler.emitters.elemental import Elemental, scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of
 from gristmill.compiler.emitters.kernel import KernelDefinition
@@ -261,7 +262,19 @@ class RowEmitter:
         return scratch + lane_bytes
 
     def _rows(self, phase: PhaseFrame) -> None:
-        phase.each_task(lambda row: self.row(phase, row))
+        def any_rows() -> list[ir.Value]:
+            phase.each_task(lambda row: self.row(phase, row))
+            return []
+
+        def softmax_rows() -> list[ir.Value]:
+            self._plain_softmax(phase).emit()
+            return []
+
+        if self._is_plain_softmax():
+            aligned = streaming.is_aligned(build.flatten(phase.results[0]), self.source.target)
+            build.if_else(aligned, [], softmax_rows, any_rows)
+        else:
+            any_rows()
         if self._stages:
             streaming.finish(self.source.target)
 
@@ -293,9 +306,9 @@ class RowEmitter:
     ) -> None:
         """The last pass over a row, which stores results."""
 
-        def emit(divisors: Mapping[Node, softmax.Divisor]) -> None:
+        def emit() -> None:
             if self._in_stretches(loop):
-                self._past_caches(phase, row, loop, divisors)
+                self._stretches(phase, row, loop)
             else:
                 self._columns(phase, row, loop, [], targets)
 
@@ -308,41 +321,30 @@ class RowEmitter:
         streamed = bool(full) and all(number in self._stages for number, _ in full)
         return streamed and len(self.plan.columns) == 1 and self.width % STRETCH == 0
 
-    def _past_caches(
-        self,
-        phase: PhaseFrame,
-        row: list[Index],
-        loop: int,
-        divisors: Mapping[Node, softmax.Divisor],
-    ) -> None:
-        """The last pass over a row whose results are streamed.
+    def _is_plain_softmax(self) -> bool:
+        """Whether the kernel is the softmax of the rows of an argument and nothing else, and is streamed."""
+        found = self._by_vectors
+        return (
+            found is not None
+            and _argument(found.x) is not None
+            and self.source.graph.results == [found.quotient]
+            and 0 in self._stages
+        )
 
-        Quotients of what a row buffer holds are computed by vectors, which need no stage on their way past the caches.
-        """
-        (number, node), *others = self.plan.full[loop]
-        target, block = self.source.target, softmax.block_of(self.source.target)
-        direct = not others and node in divisors and node.operands[0] in self._offsets
-        if not direct or self.width % block:
-            self._stretches(phase, row, loop)
-            return
-        kind = ir.VectorType.get([block], ir.F32Type.get())
-        flat, start = build.flatten(phase.results[number]), self._start(row)
-        powers, divisor = self._row_buffer(phase, node.operands[0]), divisors[node].spread(kind)
-
-        def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            quotient = divisor.divide(vector.LoadOp(kind, powers, [at]).result)
-            streaming.store(quotient, flat, build.add(start, at), target)
-            return []
-
-        def stretches() -> list[ir.Value]:
-            self._stretches(phase, row, loop)
-            return []
-
-        build.if_else(
-            streaming.is_aligned(flat, target),
-            [],
-            lambda: build.for_loop(0, self.width, step, step=block),
-            stretches,
+    def _plain_softmax(self, phase: PhaseFrame) -> SoftmaxRows:
+        found = self._by_vectors
+        assert found is not None
+        argument = _argument(found.x)
+        assert argument is not None
+        return SoftmaxRows(
+            phase,
+            found,
+            phase.arguments[argument.result],
+            self._row_buffer(phase, found.power),
+            self.plan.rows,
+            self.width,
+            argument in self._asked(phase.elemental),
+            self.source.target,
         )
 
     def _powers(self, phase: PhaseFrame, row: list[Index], found: softmax.Softmax) -> None:

@@ -18,6 +18,7 @@ holds where the largest x of the row is at most 69 above the least; rows of whic
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -190,13 +191,20 @@ class PowerPass:
 
 @dataclass(frozen=True)
 class Divisor:
-    """The number that a row is divided by, and its reciprocal."""
+    """What the powers of a row are divided by, scalar or spread over vectors.
+
+    Attributes:
+        number: the sum.
+        reciprocal: 1 / ``number``.
+        exact: whether the correction of this module gives the quotients, as ``i1``.
+    """
 
     number: ir.Value
     reciprocal: ir.Value
+    exact: ir.Value
 
     def divide(self, dividend: ir.Value) -> ir.Value:
-        """``dividend / number``, scalars or vectors, by the formula of this module."""
+        """``dividend / number``, where that is exact, by the formula of this module."""
         near = arith.MulFOp(dividend, self.reciprocal).result
         opposite = arith.NegFOp(near).result
         rest = mlir_math.FmaOp(opposite, self.number, dividend).result
@@ -207,7 +215,18 @@ class Divisor:
         number, reciprocal = (
             vector.BroadcastOp(kind, x).result for x in (self.number, self.reciprocal)
         )
-        return Divisor(number, reciprocal)
+        return Divisor(number, reciprocal, self.exact)
+
+
+def divisor_of(total: ir.Value, top: ir.Value, least: ir.Value) -> Divisor:
+    """The divisor of a row whose exponentials, of x - ``top`` with ``least`` for the least x, add up to ``total``."""
+    apart = arith.SubFOp(top, least).result
+    exact = _holds(arith.CmpFPredicate.OLE, apart, _MOST_APART)
+    for predicate, bound in zip(
+        (arith.CmpFPredicate.OGE, arith.CmpFPredicate.OLE), _SUMS, strict=True
+    ):
+        exact = arith.AndIOp(exact, _holds(predicate, total, bound)).result
+    return Divisor(total, arith.DivFOp(build.constant(_F32, 1.0), total).result, exact)
 
 
 def by_reciprocals(
@@ -215,44 +234,37 @@ def by_reciprocals(
     softmaxes: Sequence[Softmax],
     least: Mapping[Node, ir.Value],
     first: Sequence[Index],
-    emit: Callable[[Mapping[Node, Divisor]], None],
+    emit: Callable[[], None],
 ) -> None:
     """What ``emit`` emits, without divisions if the row permits that.
 
     ``least`` are the least elements of a row by the reduction that found the largest, ``first`` the row's first index.
-    ``emit`` is given the divisors of the quotients that take no division.
     """
-    known = [x for x in softmaxes if x.largest in least]
-    if not known:
-        emit({})
-        return
-    allowed: ir.Value | None = None
-    divisors: dict[Node, Divisor] = {}
-    for softmax in known:
-        total = e.value(softmax.quotient.operands[1], first)
-        apart = arith.SubFOp(e.value(softmax.top, first), least[softmax.largest]).result
-        conditions = (
-            _holds(arith.CmpFPredicate.OLE, apart, _MOST_APART),
-            _holds(arith.CmpFPredicate.OGE, total, _SUMS[0]),
-            _holds(arith.CmpFPredicate.OLE, total, _SUMS[1]),
+    divisors = {
+        x.quotient: divisor_of(
+            e.value(x.quotient.operands[1], first), e.value(x.top, first), least[x.largest]
         )
-        for holds in conditions:
-            allowed = holds if allowed is None else arith.AndIOp(allowed, holds).result
-        reciprocal = arith.DivFOp(build.constant(_F32, 1.0), total).result
-        divisors[softmax.quotient] = Divisor(total, reciprocal)
+        for x in softmaxes
+        if x.largest in least
+    }
+    if not divisors:
+        emit()
+        return
 
     def multiplied() -> list[ir.Value]:
         with e.bound({node: _source(e, node, divisor) for node, divisor in divisors.items()}):
-            emit(divisors)
+            emit()
         return []
 
     def divided() -> list[ir.Value]:
         with e.scope():
-            emit({})
+            emit()
         return []
 
-    assert allowed is not None
-    build.if_else(allowed, [], multiplied, divided)
+    exact = functools.reduce(
+        lambda a, b: arith.AndIOp(a, b).result, (x.exact for x in divisors.values())
+    )
+    build.if_else(exact, [], multiplied, divided)
 
 
 def _holds(predicate: arith.CmpFPredicate, value: ir.Value, bound: float) -> ir.Value:
