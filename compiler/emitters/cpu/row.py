@@ -343,7 +343,7 @@ class RowEmitter:
             self._row_buffer(phase, found.power),
             self.plan.rows,
             self.width,
-            argument in self._asked(phase.elemental),
+            self._is_asked_for(argument),
             self.source.target,
         )
 
