@@ -93,16 +93,44 @@ def _softmax(columns: int, *, computed: bool) -> str:
 
 @pytest.mark.parametrize("columns", [1024, 1000, 96])
 @pytest.mark.parametrize("computed", [True, False])
-def test_softmax_alone(columns: int, computed: bool) -> None:
+@pytest.mark.parametrize("start", [_MINUS_INFINITY, "-1.0e30"])
+def test_softmax_alone(columns: int, computed: bool, start: str) -> None:
     """Where only the quotients are read: against numpy in f64, on rows of every kind."""
     x, text = _rows(columns), _softmax(columns, computed=computed)
+    text = text.replace(_MINUS_INFINITY, start)
     got = gristmill.compile(text, options=CompileOptions(cache=False))(x, np.zeros_like(x))
     with np.errstate(all="ignore"):
-        shifted = x - x.max(axis=1, keepdims=True)
+        shifted = x - np.maximum(
+            x.max(axis=1, keepdims=True), np.float32(start.replace(_MINUS_INFINITY, "-inf"))
+        )
         powers = np.exp(shifted.astype(np.float64))
         want = powers / powers.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(got, want, rtol=4e-7, atol=1.5e-45)
     assert np.isnan(want[112:116]).all()
+
+
+@pytest.mark.parametrize("columns", [1024, 1000])
+@pytest.mark.parametrize("maximum_too", [True, False])
+def test_logarithm_of_the_sum(columns: int, maximum_too: bool) -> None:
+    """log Σ e^x without and with the maximum beside it, which then must be NaN where an element is."""
+    x, text = _rows(columns), _softmax(columns, computed=False)
+    before, _ = text.split("  %u =")
+    logarithm = (
+        "  %l = stablehlo.log %t : tensor<200xf32>\n  %r = stablehlo.add %l, %m : tensor<200xf32>\n"
+    )
+    kinds = ["tensor<200xf32>"] * (2 if maximum_too else 1)
+    names = ["%r", "%m"][: len(kinds)]
+    before = before.replace(f"-> tensor<200x{columns}xf32> {{", f"-> ({', '.join(kinds)}) {{", 1)
+    text = f"{before}{logarithm}  return {', '.join(names)} : {', '.join(kinds)}\n}}"
+    got = gristmill.compile(text, options=CompileOptions(cache=False))(x, x)
+    largest = x.max(axis=1)
+    with np.errstate(all="ignore"):
+        powers = np.exp((x - largest[:, None]).astype(np.float64))
+        want = np.log(powers.sum(axis=1)) + largest
+    if maximum_too:
+        got, maxima = got
+        np.testing.assert_array_equal(maxima, largest)
+    np.testing.assert_allclose(got, want, rtol=4e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [1024, 512, 544])

@@ -211,26 +211,28 @@ class RowEmitter:
         self._offsets: dict[Node, int] = {}
         self._stages: dict[int, int] = {}
         self._lane_offset = 0
-        shape = (*self.plan.rows, *self.plan.columns)
-        roots = [node for _, node in self.plan.full[-1]] if source.target.fma else []
-        self._softmaxes = softmax.find(roots, shape, len(self.plan.rows), source.functions)
-        self._unordered = softmax.unordered(self._softmaxes, source.graph.results)
-        self._by_vectors = self._plan_power_pass()
+        shape, rank = (*self.plan.rows, *self.plan.columns), len(self.plan.rows)
+        known = source.target.fma and source.target.triple.startswith("x86_64")
+        results = source.graph.results if known else []
+        self._softmaxes = softmax.find(results, shape, rank, source.functions)
+        sums = softmax.find_sums(results, rank, source.functions)
+        self._unordered = softmax.unordered(sums, results)
+        self._by_vectors = self._plan_power_pass(sums)
         # The least elements of the row at hand, by the reduction that finds the largest.
         self._least: dict[Node, ir.Value] = {}
 
-    def _plan_power_pass(self) -> softmax.Softmax | None:
-        """The softmax whose exponentials are all that the second pass computes, for it to do so by vectors.
+    def _plan_power_pass(self, sums: Sequence[softmax.PowerSum]) -> softmax.PowerSum | None:
+        """The sum of exponentials that is all that the second pass computes, for it to do so by vectors.
 
-        What it is the softmax of is kept in a row buffer unless an argument holds it.
+        What they are of is kept in a row buffer unless an argument holds it.
         """
         plan = self.plan
         whole = len(plan.columns) == 1 and self.width % softmax.block_of(self.source.target) == 0
-        if not whole or len(plan.stages) != 2 or plan.full[1] or len(self._softmaxes) != 1:
+        if not whole or len(plan.stages) != 2 or plan.full[1] or len(sums) != 1:
             return None
-        (found,) = self._softmaxes
-        alone = plan.stages == [[found.largest], [found.total]] and plan.kept[1] == [found.power]
-        if not alone:
+        (found,) = sums
+        alone = plan.stages == [[found.largest], [found.total]]
+        if not alone or plan.kept[1] not in ([], [found.power]):
             return None
         if _argument(found.x) is None and found.x not in plan.kept[0]:
             plan.kept[0].append(found.x)
@@ -327,7 +329,8 @@ class RowEmitter:
         return (
             found is not None
             and _argument(found.x) is not None
-            and self.source.graph.results == [found.quotient]
+            and [x.quotient for x in self._softmaxes if x.total is found.total]
+            == self.source.graph.results
             and 0 in self._stages
         )
 
@@ -347,26 +350,27 @@ class RowEmitter:
             self.source.target,
         )
 
-    def _powers(self, phase: PhaseFrame, row: list[Index], found: softmax.Softmax) -> None:
-        """The second pass over a row of ``found``: exponentials and their sum, by vectors."""
-        e, target, total = phase.elemental, self.source.target, found.total
-        assert total is not None
-        argument, powers = _argument(found.x), self._row_buffer(phase, found.power)
-        start, ahead = 0, 0
+    def _powers(self, phase: PhaseFrame, row: list[Index], found: softmax.PowerSum) -> None:
+        """The second pass over a row: the exponentials of ``found`` and their sum, by vectors."""
+        e, target = phase.elemental, self.source.target
+        argument, start, ahead = _argument(found.x), 0, 0
         if argument is None:
             x = self._row_buffer(phase, found.x)
         else:
             x, start = build.flatten(phase.arguments[argument.result]), self._start(row)
             # Two rows on: lines of the next one would be wanted before they come.
             ahead = 2 * self.width if argument in self._asked(e) else 0
+        kept = found.power in self._offsets
+        powers = self._row_buffer(phase, found.power) if kept else None
         power_pass = softmax.PowerPass(
             x, start, powers, self.width, softmax.block_of(target), ahead
         )
-        found_sum = power_pass.emit(e.value(found.top, [*row, 0]), self._least[found.largest])
-        group = reduction.accumulation(e, total, row, target)
-        values = group.reducer.combine(group.initial(), [found_sum])
-        e.bind(total, scalar_source(group.reducer.leave(group.finish(values))[0]))
-        e.bind(found.power, self._row_source(powers, found.power))
+        number = power_pass.emit(e.value(found.top, [*row, 0]), self._least[found.largest])
+        group = reduction.accumulation(e, found.total, row, target)
+        values = group.finish(group.reducer.combine(group.initial(), [number]))
+        e.bind(found.total, scalar_source(group.reducer.leave(values)[0]))
+        if powers is not None:
+            e.bind(found.power, self._row_source(powers, found.power))
 
     def _start(self, row: Sequence[Index]) -> Index:
         """Linear position of the first element of a row."""

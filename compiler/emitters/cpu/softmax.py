@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rows of a softmax, e^(x - max x) by their sum, permit that rows in general do not.
 
-*The maximum.* If an element is NaN, so are its exponential, the sum and every quotient. Where nothing else reads the
-maximum it need not notice NaN (:func:`unordered`), which takes one instruction an element.
+*The maximum.* If an element is NaN, so are its exponential, the sum and every quotient (the logarithm of the sum, too).
+Where nothing else reads the maximum it need not notice NaN (:func:`unordered`), which takes one instruction an element.
 
 *Exponentials.* The least element, found on the same way, tells whether any of them comes near zero. Mostly none does,
 and :class:`PowerPass`, which computes and adds them by vectors, need not watch for that.
@@ -19,6 +19,7 @@ holds where the largest x of the row is at most 69 above the least; rows of whic
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,14 +45,41 @@ _F32 = element_type("f32")
 _MOST_APART, _SUMS = 69.0, (1.0, 2.0**20)
 
 
+#: Operations whose result is NaN where an operand is.
+_LET_NAN_THROUGH = frozenset(
+    "add subtract multiply divide negate exponential log log_plus_one broadcast_in_dim reshape".split()
+)
+
+
 @dataclass(frozen=True)
-class Softmax:
-    """One softmax.
+class PowerSum:
+    """A sum of each row's e^(x - max x).
 
     Attributes:
-        quotient: its result.
+        total: the reduction.
+        power: what it adds.
         top: what was taken off each x, the same all along a row.
         largest: the reduction that found it.
+    """
+
+    total: Node
+    power: Node
+    top: Node
+    largest: Node
+
+    @property
+    def x(self) -> Node:
+        """What the exponentials are of."""
+        return self.largest.operands[0]
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The exponentials of each row by a number.
+
+    Attributes:
+        quotient: the division.
+        top, largest: as in :class:`PowerSum`.
         total: the reduction that adds the exponentials, if that is what they are divided by.
     """
 
@@ -60,15 +88,20 @@ class Softmax:
     largest: Node
     total: Node | None
 
-    @property
-    def power(self) -> Node:
-        """The exponentials."""
-        return self.quotient.operands[0]
 
-    @property
-    def x(self) -> Node:
-        """What it is the softmax of."""
-        return self.largest.operands[0]
+def find_sums(results: Sequence[Node], rank: int, functions: Mapping[str, Graph]) -> list[PowerSum]:
+    """Each sum of exponentials among what ``results`` need; rows are the first ``rank`` dimensions."""
+    found: list[PowerSum] = []
+    for node in reachable(results):
+        if node.kind != "reduce" or len(node.siblings) != 1 or node.type.element != _F32:
+            continue
+        power = node.operands[0]
+        bound = _bound(power, rank, functions)
+        whole = node.dims("dimensions") == list(range(rank, power.type.rank))
+        adds = simple_reducer(functions[node.symbol("to_apply")]) == "add"
+        if bound and whole and adds and _is_from_least(bound[1]):
+            found.append(PowerSum(node, power, *bound))
+    return found
 
 
 def find(
@@ -76,19 +109,32 @@ def find(
 ) -> list[Softmax]:
     """Each softmax among what ``roots`` need; rows are the first ``rank`` dimensions of ``shape``."""
     found: list[Softmax] = []
+    sums = find_sums(roots, rank, functions)
     for node in reachable(roots):
         if node.kind != "divide" or node.type.element != _F32 or node.shape != tuple(shape):
             continue
         power, divisor = node.operands
-        shifted = power.operands[0] if power.kind == "exponential" else None
-        if shifted is None or shifted.kind != "subtract" or not _is_same_for_row(divisor, rank):
-            continue
-        x, top = shifted.operands
-        largest = bound_of(x, top, functions)
-        if largest is not None and _is_same_for_row(top, rank):
-            total = _sum_of(power, divisor, rank, functions)
-            found.append(Softmax(node, top, largest, total))
+        bound = _bound(power, rank, functions)
+        if bound and _is_same_for_row(divisor, rank):
+            number = _spread_by(divisor)
+            totals = [x.total for x in sums if x.total is number and x.power is power]
+            found.append(Softmax(node, *bound, totals[0] if totals else None))
     return found
+
+
+def _bound(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node, Node] | None:
+    """What ``power``, e^(x - max x), takes off each x, and the reduction that finds it."""
+    shifted = power.operands[0] if power.kind == "exponential" else None
+    if shifted is None or shifted.kind != "subtract":
+        return None
+    x, top = shifted.operands
+    largest = bound_of(x, top, functions)
+    return (top, largest) if largest is not None and _is_same_for_row(top, rank) else None
+
+
+def _is_from_least(largest: Node) -> bool:
+    start = largest.operands[1].constant
+    return start is not None and float(start.flat[0]) == -math.inf
 
 
 def _is_same_for_row(node: Node, rank: int) -> bool:
@@ -100,32 +146,27 @@ def _is_same_for_row(node: Node, rank: int) -> bool:
     return all(place < rank or size == 1 for place, size in places)
 
 
-def _sum_of(power: Node, node: Node, rank: int, functions: Mapping[str, Graph]) -> Node | None:
-    """The sum of each row of ``power`` that ``node`` spreads over the rows again."""
+def _spread_by(node: Node) -> Node:
+    """The values that ``node`` spreads."""
     while node.kind in ("broadcast_in_dim", "reshape"):
         node = node.operands[0]
-    if node.kind != "reduce" or node.operands[0] is not power or len(node.siblings) != 1:
-        return None
-    whole = node.dims("dimensions") == list(range(rank, power.type.rank))
-    return node if whole and simple_reducer(functions[node.symbol("to_apply")]) == "add" else None
+    return node
 
 
-def unordered(softmaxes: Sequence[Softmax], results: Sequence[Node]) -> set[Node]:
-    """Maxima that nothing reads if an element is NaN: all that ``results`` have of them is quotients, NaN then."""
-    ends = {s.quotient for s in softmaxes if s.total is not None}
-    return {s.largest for s in softmaxes if _is_read_by(s.largest, ends, results)}
-
-
-def _is_read_by(node: Node, ends: set[Node], results: Sequence[Node]) -> bool:
-    stack, seen = [node], {node}
-    while stack:
-        current = stack.pop()
-        if current in results:
-            return False
-        fresh = [user for user in current.users if user not in ends and user not in seen]
-        seen.update(fresh)
-        stack += fresh
-    return True
+def unordered(sums: Sequence[PowerSum], results: Sequence[Node]) -> set[Node]:
+    """Maxima that nothing reads if an element is NaN: then all ``results`` that need one are NaN, as the sum is."""
+    nodes = reachable(results)
+    found: set[Node] = set()
+    for power_sum in sums:
+        needing, nan = {power_sum.largest}, {power_sum.total}
+        for node in nodes:
+            if any(x in needing for x in node.operands):
+                needing.add(node)
+            if node.kind in _LET_NAN_THROUGH and any(x in nan for x in node.operands):
+                nan.add(node)
+        if all(node in nan for node in results if node in needing):
+            found.add(power_sum.largest)
+    return found
 
 
 def block_of(target: Target) -> int:
@@ -140,7 +181,7 @@ class PowerPass:
     Attributes:
         x: memref of one dimension with the row's elements from ``start`` on.
         start: see ``x``.
-        powers: memref that takes the exponentials, from 0 on.
+        powers: memref that takes the exponentials, from 0 on, if they are needed again.
         width: elements of a row, whole blocks.
         block: elements computed side by side.
         ahead: how many elements further on cache lines of ``x`` are asked for; 0 for none.
@@ -148,7 +189,7 @@ class PowerPass:
 
     x: ir.Value
     start: Index
-    powers: ir.Value
+    powers: ir.Value | None
     width: int
     block: int
     ahead: int
@@ -176,7 +217,8 @@ class PowerPass:
                 build.prefetch(self.x, build.add(place, self.ahead + line))
             x = vector.LoadOp(kind, self.x, [build.index_value(place)]).result
             power = emit_function(function, [arith.SubFOp(x, tops).result])
-            vector.StoreOp(power, self.powers, [at])
+            if self.powers is not None:
+                vector.StoreOp(power, self.powers, [at])
             # Half as many sums as exponentials, for registers.
             low, high = (
                 vector.ExtractStridedSliceOp(half, power, [first], [self.block // 2], [1]).result

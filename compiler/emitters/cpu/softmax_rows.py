@@ -37,8 +37,8 @@ class SoftmaxRows:
 
     Attributes:
         phase: the phase; its result is aligned for :func:`.streaming.store`.
-        found: the softmax.
-        argument: memref of what it is the softmax of.
+        found: its exponentials and their sum.
+        argument: memref of what they are of.
         powers: a row of scratch memory.
         rows: the leading dimensions.
         width: elements of a row, whole blocks of :func:`.softmax.block_of`.
@@ -47,7 +47,7 @@ class SoftmaxRows:
     """
 
     phase: PhaseFrame
-    found: softmax.Softmax
+    found: softmax.PowerSum
     argument: ir.Value
     powers: ir.Value
     rows: tuple[int, ...]
