@@ -109,11 +109,23 @@ def test_softmax_alone(columns: int, computed: bool, start: str) -> None:
     assert np.isnan(want[112:116]).all()
 
 
+_FINITE = """%f = stablehlo.is_finite %m : (tensor<200xf32>) -> tensor<200xi1>
+  %y = stablehlo.constant dense<0.0> : tensor<200xf32>
+  %o = stablehlo.select %f, %m, %y : tensor<200xi1>, tensor<200xf32>
+  %b = stablehlo.broadcast_in_dim %o"""
+
+
 @pytest.mark.parametrize("columns", [1024, 1000])
 @pytest.mark.parametrize("maximum_too", [True, False])
-def test_logarithm_of_the_sum(columns: int, maximum_too: bool) -> None:
-    """log Σ e^x without and with the maximum beside it, which then must be NaN where an element is."""
+@pytest.mark.parametrize("finite", [True, False])
+def test_logarithm_of_the_sum(columns: int, maximum_too: bool, finite: bool) -> None:
+    """log Σ e^x without and with the maximum beside it, which then must be NaN where an element is.
+
+    Where a maximum that is not ``finite`` is replaced by 0, infinity comes out.
+    """
     x, text = _rows(columns), _softmax(columns, computed=False)
+    if finite:
+        text = text.replace("%b = stablehlo.broadcast_in_dim %m", _FINITE)
     before, _ = text.split("  %u =")
     logarithm = (
         "  %l = stablehlo.log %t : tensor<200xf32>\n  %r = stablehlo.add %l, %m : tensor<200xf32>\n"
@@ -125,8 +137,9 @@ def test_logarithm_of_the_sum(columns: int, maximum_too: bool) -> None:
     got = gristmill.compile(text, options=CompileOptions(cache=False))(x, x)
     largest = x.max(axis=1)
     with np.errstate(all="ignore"):
-        powers = np.exp((x - largest[:, None]).astype(np.float64))
-        want = np.log(powers.sum(axis=1)) + largest
+        top = np.where(np.isfinite(largest), largest, 0) if finite else largest
+        powers = np.exp((x - top[:, None]).astype(np.float64))
+        want = np.log(powers.sum(axis=1)) + top
     if maximum_too:
         got, maxima = got
         np.testing.assert_array_equal(maxima, largest)

@@ -227,8 +227,8 @@ class RowEmitter:
         What they are of is kept in a row buffer unless an argument holds it.
         """
         plan = self.plan
-        whole = len(plan.columns) == 1 and self.width % softmax.block_of(self.source.target) == 0
-        if not whole or len(plan.stages) != 2 or plan.full[1] or len(sums) != 1:
+        wide = len(plan.columns) == 1 and self.width >= softmax.block_of(self.source.target)
+        if not wide or len(plan.stages) != 2 or plan.full[1] or len(sums) != 1:
             return None
         (found,) = sums
         alone = plan.stages == [[found.largest], [found.total]]
@@ -332,6 +332,7 @@ class RowEmitter:
             and [x.quotient for x in self._softmaxes if x.total is found.total]
             == self.source.graph.results
             and 0 in self._stages
+            and self.width % softmax.block_of(self.source.target) == 0
         )
 
     def _plain_softmax(self, phase: PhaseFrame) -> SoftmaxRows:
@@ -362,10 +363,10 @@ class RowEmitter:
             ahead = 2 * self.width if argument in self._asked(e) else 0
         kept = found.power in self._offsets
         powers = self._row_buffer(phase, found.power) if kept else None
-        power_pass = softmax.PowerPass(
-            x, start, powers, self.width, softmax.block_of(target), ahead
-        )
-        number = power_pass.emit(e.value(found.top, [*row, 0]), self._least[found.largest])
+        block = softmax.block_of(target)
+        power_pass = softmax.PowerPass(x, start, powers, self.width, block, found.below, ahead)
+        largest = e.value(found.largest, row_index(found.largest, row))
+        number = power_pass.emit(e.value(found.top, [*row, 0]), largest, self._least[found.largest])
         group = reduction.accumulation(e, found.total, row, target)
         values = group.finish(group.reducer.combine(group.initial(), [number]))
         e.bind(found.total, scalar_source(group.reducer.leave(values)[0]))

@@ -60,12 +60,14 @@ class PowerSum:
         power: what it adds.
         top: what was taken off each x, the same all along a row.
         largest: the reduction that found it.
+        below: whether no x is above ``top``, as it may be where that is chosen by what the maximum is.
     """
 
     total: Node
     power: Node
     top: Node
     largest: Node
+    below: bool
 
     @property
     def x(self) -> Node:
@@ -95,12 +97,13 @@ def find_sums(results: Sequence[Node], rank: int, functions: Mapping[str, Graph]
     for node in reachable(results):
         if node.kind != "reduce" or len(node.siblings) != 1 or node.type.element != _F32:
             continue
-        power = node.operands[0]
-        bound = _bound(power, rank, functions)
-        whole = node.dims("dimensions") == list(range(rank, power.type.rank))
-        adds = simple_reducer(functions[node.symbol("to_apply")]) == "add"
-        if bound and whole and adds and _is_from_least(bound[1]):
-            found.append(PowerSum(node, power, *bound))
+        power, reducer = node.operands[0], functions[node.symbol("to_apply")]
+        bound = _bound(power, rank, functions) or _reference(power, rank, functions)
+        if bound and simple_reducer(reducer) == "add" and _is_of_rows(node, rank):
+            top, largest = bound
+            below = bound_of(largest.operands[0], top, functions) is largest
+            if _is_from_least(largest):
+                found.append(PowerSum(node, power, top, largest, below))
     return found
 
 
@@ -130,6 +133,32 @@ def _bound(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node
     x, top = shifted.operands
     largest = bound_of(x, top, functions)
     return (top, largest) if largest is not None and _is_same_for_row(top, rank) else None
+
+
+def _reference(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node, Node] | None:
+    """As :func:`_bound`, where what is taken off depends on the maximum in any way."""
+    shifted = power.operands[0] if power.kind == "exponential" else None
+    if (
+        shifted is None
+        or shifted.kind != "subtract"
+        or not _is_same_for_row(shifted.operands[1], rank)
+    ):
+        return None
+    x, top = shifted.operands
+    maxima = [
+        node
+        for node in reachable([top])
+        if node.kind == "reduce"
+        and node.operands[0] is x
+        and len(node.siblings) == 1
+        and _is_of_rows(node, rank)
+        and simple_reducer(functions[node.symbol("to_apply")]) == "maximum"
+    ]
+    return (top, maxima[0]) if len(maxima) == 1 else None
+
+
+def _is_of_rows(reduction: Node, rank: int) -> bool:
+    return reduction.dims("dimensions") == list(range(rank, reduction.operands[0].type.rank))
 
 
 def _is_from_least(largest: Node) -> bool:
@@ -182,8 +211,9 @@ class PowerPass:
         x: memref of one dimension with the row's elements from ``start`` on.
         start: see ``x``.
         powers: memref that takes the exponentials, from 0 on, if they are needed again.
-        width: elements of a row, whole blocks.
+        width: elements of a row, a block at least.
         block: elements computed side by side.
+        below: as in :class:`PowerSum`.
         ahead: how many elements further on cache lines of ``x`` are asked for; 0 for none.
     """
 
@@ -192,33 +222,39 @@ class PowerPass:
     powers: ir.Value | None
     width: int
     block: int
+    below: bool
     ahead: int
 
-    def emit(self, top: ir.Value, least: ir.Value) -> ir.Value:
-        """The sum of e^(x - ``top``), where the least x is ``least``."""
+    def emit(self, top: ir.Value, largest: ir.Value, least: ir.Value) -> ir.Value:
+        """The sum of e^(x - ``top``), where x is from ``least`` to ``largest``."""
         apart = arith.SubFOp(top, least).result
         moderate = _holds(arith.CmpFPredicate.OLE, apart, _MOST_APART)
+        if not self.below:
+            below = arith.CmpFOp(arith.CmpFPredicate.OLE, largest, top).result
+            moderate = arith.AndIOp(moderate, below).result
+        otherwise = NONPOSITIVE_EXPONENTIAL if self.below else "exponential"
         (total,) = build.if_else(
             moderate,
             [top.type],
             lambda: [self._sum(top, BOUNDED_EXPONENTIAL)],
-            lambda: [self._sum(top, NONPOSITIVE_EXPONENTIAL)],
+            lambda: [self._sum(top, otherwise)],
         )
         return total
 
     def _sum(self, top: ir.Value, function: str) -> ir.Value:
         kind, half = (ir.VectorType.get([n], top.type) for n in (self.block, self.block // 2))
         tops = vector.BroadcastOp(kind, top).result
-        zeros = vector.BroadcastOp(half, build.constant(_F32, 0)).result
+        nothing, zeros = (
+            vector.BroadcastOp(x, build.constant(_F32, 0)).result for x in (kind, half)
+        )
 
-        def step(at: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            place = build.add(self.start, at)
-            for line in range(0, self.block if self.ahead else 0, build.LINE_BYTES // 4):
-                build.prefetch(self.x, build.add(place, self.ahead + line))
-            x = vector.LoadOp(kind, self.x, [build.index_value(place)]).result
-            power = emit_function(function, [arith.SubFOp(x, tops).result])
-            if self.powers is not None:
-                vector.StoreOp(power, self.powers, [at])
+        def step(at: Index, sums: list[ir.Value], again: int = 0) -> list[ir.Value]:
+            power = self._block(at, tops, function)
+            if again:
+                bits = ir.VectorType.get([self.block], ir.IntegerType.get_signless(1))
+                flags = [ir.BoolAttr.get(place >= again) for place in range(self.block)]
+                fresh = ir.DenseElementsAttr.get(flags, bits)
+                power = arith.SelectOp(arith.ConstantOp(bits, fresh), power, nothing).result
             # Half as many sums as exponentials, for registers.
             low, high = (
                 vector.ExtractStridedSliceOp(half, power, [first], [self.block // 2], [1]).result
@@ -226,9 +262,25 @@ class PowerPass:
             )
             return [arith.AddFOp(sums[0], arith.AddFOp(low, high).result).result]
 
-        (sums,) = build.for_loop(0, self.width, step, [zeros], step=self.block)
+        rest = self.width % self.block
+        sums = build.for_loop(0, self.width - rest, step, [zeros], step=self.block)
+        if rest:  # a block that begins earlier
+            sums = step(self.width - self.block, sums, self.block - rest)
         flags = arith.FastMathFlags.reassoc
-        return vector.ReductionOp(top.type, vector.CombiningKind.ADD, sums, fastmath=flags).result
+        return vector.ReductionOp(
+            top.type, vector.CombiningKind.ADD, sums[0], fastmath=flags
+        ).result
+
+    def _block(self, at: Index, tops: ir.Value, function: str) -> ir.Value:
+        """The exponentials of the block at ``at``, stored if they are needed again."""
+        place = build.add(self.start, at)
+        for line in range(0, self.block if self.ahead else 0, build.LINE_BYTES // 4):
+            build.prefetch(self.x, build.add(place, self.ahead + line))
+        x = vector.LoadOp(tops.type, self.x, [build.index_value(place)]).result
+        power = emit_function(function, [arith.SubFOp(x, tops).result])
+        if self.powers is not None:
+            vector.StoreOp(power, self.powers, [build.index_value(at)])
+        return power
 
 
 @dataclass(frozen=True)

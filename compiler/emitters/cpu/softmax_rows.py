@@ -76,8 +76,8 @@ class SoftmaxRows:
         top = e.value(found.top, [*build.delinearize(row, self.rows), 0])
         start, ahead = build.mul(row, self.width), 2 * self.width if self.ahead else 0
         block = softmax.block_of(self.target)
-        powers = softmax.PowerPass(x, start, self.powers, self.width, block, ahead)
-        divisor = softmax.divisor_of(powers.emit(top, least), top, least)
+        powers = softmax.PowerPass(x, start, self.powers, self.width, block, found.below, ahead)
+        divisor = softmax.divisor_of(powers.emit(top, largest, least), top, least)
         spread = divisor.spread(self._kind)
 
         def multiplied() -> list[ir.Value]:
