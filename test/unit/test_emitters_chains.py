@@ -102,6 +102,23 @@ def test_values(name: str, shape: str, streamed: bool) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
+def test_sums_are_not_computed_twice() -> None:
+    source = import_source("""
+func.func @main(%x: tensor<600xf32>, %y: tensor<600x8xf32>) -> tensor<600xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%y init: %z) applies stablehlo.add across dimensions = [1]
+    : (tensor<600x8xf32>, tensor<f32>) -> tensor<600xf32>
+  %0 = stablehlo.add %x, %s : tensor<600xf32>
+  %1 = stablehlo.tanh %0 : tensor<600xf32>
+  %2 = stablehlo.tanh %1 : tensor<600xf32>
+  %3 = stablehlo.add %2, %s : tensor<600xf32>
+  return %3 : tensor<600xf32>
+}
+""")
+    with source.context:
+        assert not chains.cuts(load_graph(source.functions()["main"]))
+
+
 def test_values_read_elsewhere_are_no_cuts() -> None:
     """A reversal reads the chain at other places than those where it is computed."""
     text = """

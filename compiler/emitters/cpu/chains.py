@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from gristmill.compiler.emitters.cpu.frame import node_cost, reachable, reached_in_place
 from gristmill.compiler.graph import Graph, Node
+from gristmill.dialects import hlo
 
 #: Cost of a part's longest chain at least: shorter ones are as well computed together.
 _LEAST_PART = 12
@@ -20,71 +21,90 @@ _LEAST_PART = 12
 #: Cost of what is computed a second time after a cut, at most.
 _MOST_TWICE = 2
 
+#: How often parts are cut in two: there are seven stages at most, which leaves room in the first-level cache.
+_HALVINGS = 3
+
 #: Operations that take no time, or as much as a load.
 _FREE = frozenset(("parameter", "constant", "broadcast_in_dim", "reshape", "iota", "slice"))
 
 
 def cuts(graph: Graph) -> list[Node]:
     """Values to be computed by loops of their own before the results, in this order; each may read those before it."""
-    return _cuts(reachable(graph.results), graph.results[0].shape)
+    return _cuts(reachable(graph.results), graph.results[0].shape, _HALVINGS)
 
 
-def _cuts(nodes: Sequence[Node], shape: tuple[int, ...]) -> list[Node]:
+def _cuts(nodes: Sequence[Node], shape: tuple[int, ...], halvings: int) -> list[Node]:
     """The cuts of a part, whose operations are given in program order; operands of other parts are at hand."""
     depths, heights = _chains(nodes)
     best, least = -1, _LEAST_PART
+    if max(depths.values(), default=0) < 2 * least or not halvings:
+        return []
+    within = frozenset(nodes)
     for place, rest in enumerate(_read_later(nodes)):
         node = nodes[place]
         length = min(depths[node], heights[node])
-        if length < least or node not in rest or not _can_be_staged(node, shape):
-            continue
-        if _cost(_needed(rest - {node}, nodes)) <= _MOST_TWICE:
+        if length >= least and node in rest and _is_cut(node, within, rest, shape):
             best, least = place, length + 1
     if best < 0:
         return []
-    return [*_cuts(nodes[: best + 1], shape), nodes[best], *_cuts(nodes[best + 1 :], shape)]
+    before, after = nodes[: best + 1], nodes[best + 1 :]
+    first, second = (_cuts(part, shape, halvings - 1) for part in (before, after))
+    return [*first, nodes[best], *second]
+
+
+def _is_cut(node: Node, within: frozenset[Node], rest: set[Node], shape: tuple[int, ...]) -> bool:
+    """Whether ``node``, an element of a result of ``shape``, is all that later ones need of the dear values so far.
+
+    They read it at that element's index only. ``rest`` of a part ``within`` are read later, it included.
+    """
+    element = node.type.element
+    if element.kind == "complex" or element.bits < 8 or node.kind in _FREE or node.shape != shape:
+        return False
+    return _is_cheap(rest - {node}, within) and reached_in_place(node) is not None
+
+
+def _is_cheap(nodes: Iterable[Node], within: frozenset[Node]) -> bool:
+    """Whether ``nodes`` may be computed twice, with what they depend on ``within`` a part."""
+    seen, stack, cost = set[Node](), list(nodes), 0
+    while stack and cost <= _MOST_TWICE:
+        node = stack.pop()
+        if node in within and node not in seen:
+            seen.add(node)
+            stack += node.operands
+            cost += _cost(node)
+    return cost <= _MOST_TWICE
+
+
+def _cost(node: Node) -> int:
+    """Cost of an element of ``node``; what may loop, or read what others have not just read, is not cheap."""
+    if node.kind in _FREE:
+        return 0
+    definition = hlo.OPS.get(node.kind)
+    elementwise = definition is not None and "elementwise" in definition.traits
+    return node_cost(node) if elementwise else max(node_cost(node), _MOST_TWICE + 1)
 
 
 def _chains(nodes: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
     """For each node the cost of the longest chain that ends with it, and of the longest that follows it."""
     depths: dict[Node, int] = {}
     for node in nodes:
-        depths[node] = _cost([node]) + max((depths.get(x, 0) for x in node.operands), default=0)
+        depths[node] = _cost(node) + max((depths.get(x, 0) for x in node.operands), default=0)
     heights = dict.fromkeys(nodes, 0)
     for node in reversed(nodes):
         for operand in heights.keys() & node.operands:
-            heights[operand] = max(heights[operand], heights[node] + _cost([node]))
+            heights[operand] = max(heights[operand], heights[node] + _cost(node))
     return depths, heights
 
 
 def _read_later(nodes: Sequence[Node]) -> Iterable[set[Node]]:
-    """For each of ``nodes`` those up to it that some after it reads."""
+    """For each of ``nodes`` those up to it that some after it reads, in one set that changes."""
     places = {node: place for place, node in enumerate(nodes)}
-    last = {node: max((places.get(x, -1) for x in node.users), default=-1) for node in nodes}
     live: set[Node] = set()
+    read_last: dict[int, list[Node]] = {}
     for place, node in enumerate(nodes):
-        live = {x for x in (*live, node) if last[x] > place}
+        last = max((places.get(x, -1) for x in node.users), default=-1)
+        if last > place:
+            live.add(node)
+            read_last.setdefault(last, []).append(node)
+        live.difference_update(read_last.pop(place, ()))
         yield live
-
-
-def _needed(roots: Iterable[Node], nodes: Sequence[Node]) -> set[Node]:
-    """Those of ``nodes`` from which ``roots`` are computed."""
-    within, seen = set(nodes), set[Node]()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in within and node not in seen:
-            seen.add(node)
-            stack += node.operands
-    return seen
-
-
-def _can_be_staged(node: Node, shape: tuple[int, ...]) -> bool:
-    """Whether ``node`` is an element of a result of ``shape`` that is read at that element's index only."""
-    element = node.type.element
-    plain = element.kind != "complex" and element.bits >= 8 and node.kind not in _FREE
-    return plain and node.shape == shape and reached_in_place(node) is not None
-
-
-def _cost(nodes: Iterable[Node]) -> int:
-    return sum(0 if x.kind in _FREE else node_cost(x) for x in nodes)

@@ -45,7 +45,7 @@ STRETCH = 512
 
 #: Elements at a time from which on, and up to which, a long chain is computed in parts: loops have a start and an end,
 #: and stages of the values at the cuts are to stay in L1.
-LEAST_IN_PARTS, MOST_IN_PARTS = 64, 2048
+LEAST_IN_PARTS, MOST_IN_PARTS = 64, 1024
 
 #: Bytes of a gathered piece from which on the next one is asked for: of shorter ones the processor reaches several.
 #: And the bytes that are asked for at most: a prefetcher follows from there.
