@@ -102,6 +102,19 @@ def test_values(name: str, shape: str, streamed: bool) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
+def test_results_are_not_computed_twice() -> None:
+    source = import_source("""
+func.func @main(%x: tensor<700xf32>) -> (tensor<700xf32>, tensor<700xf32>) {
+  %0 = stablehlo.exponential %x : tensor<700xf32>
+  %1 = stablehlo.exponential %0 : tensor<700xf32>
+  %2 = stablehlo.tanh %1 : tensor<700xf32>
+  return %2, %0 : tensor<700xf32>, tensor<700xf32>
+}
+""")
+    with source.context:
+        assert not chains.cuts(load_graph(source.functions()["main"]))
+
+
 def test_sums_are_not_computed_twice() -> None:
     source = import_source("""
 func.func @main(%x: tensor<600xf32>, %y: tensor<600x8xf32>) -> tensor<600xf32> {

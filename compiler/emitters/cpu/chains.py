@@ -30,35 +30,37 @@ _FREE = frozenset(("parameter", "constant", "broadcast_in_dim", "reshape", "iota
 
 def cuts(graph: Graph) -> list[Node]:
     """Values to be computed by loops of their own before the results, in this order; each may read those before it."""
-    return _cuts(reachable(graph.results), graph.results[0].shape, _HALVINGS)
+    return _cuts(reachable(graph.results), frozenset(graph.results), _HALVINGS)
 
 
-def _cuts(nodes: Sequence[Node], shape: tuple[int, ...], halvings: int) -> list[Node]:
+def _cuts(nodes: Sequence[Node], results: frozenset[Node], halvings: int) -> list[Node]:
     """The cuts of a part, whose operations are given in program order; operands of other parts are at hand."""
     depths, heights = _chains(nodes)
     best, least = -1, _LEAST_PART
     if max(depths.values(), default=0) < 2 * least or not halvings:
         return []
     within = frozenset(nodes)
-    for place, rest in enumerate(_read_later(nodes)):
+    for place, rest in enumerate(_read_later(nodes, results)):
         node = nodes[place]
         length = min(depths[node], heights[node])
-        if length >= least and node in rest and _is_cut(node, within, rest, shape):
+        if length >= least and node in rest and _is_cut(node, within, rest, results):
             best, least = place, length + 1
     if best < 0:
         return []
     before, after = nodes[: best + 1], nodes[best + 1 :]
-    first, second = (_cuts(part, shape, halvings - 1) for part in (before, after))
+    first, second = (_cuts(part, results, halvings - 1) for part in (before, after))
     return [*first, nodes[best], *second]
 
 
-def _is_cut(node: Node, within: frozenset[Node], rest: set[Node], shape: tuple[int, ...]) -> bool:
-    """Whether ``node``, an element of a result of ``shape``, is all that later ones need of the dear values so far.
+def _is_cut(node: Node, within: frozenset[Node], rest: set[Node], results: frozenset[Node]) -> bool:
+    """Whether ``node`` is all that later ones need of the dear values so far, and can be staged.
 
-    They read it at that element's index only. ``rest`` of a part ``within`` are read later, it included.
+    It can if they read it at the index of the element of ``results`` that is computed. ``rest`` of a part ``within``
+    are read later, it included.
     """
     element = node.type.element
-    if element.kind == "complex" or element.bits < 8 or node.kind in _FREE or node.shape != shape:
+    plain = element.kind != "complex" and element.bits >= 8 and node.kind not in _FREE
+    if not plain or any(x.shape != node.shape for x in results):
         return False
     return _is_cheap(rest - {node}, within) and reached_in_place(node) is not None
 
@@ -96,13 +98,14 @@ def _chains(nodes: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
     return depths, heights
 
 
-def _read_later(nodes: Sequence[Node]) -> Iterable[set[Node]]:
-    """For each of ``nodes`` those up to it that some after it reads, in one set that changes."""
+def _read_later(nodes: Sequence[Node], results: frozenset[Node]) -> Iterable[set[Node]]:
+    """For each of ``nodes`` those up to it that some after it reads, or that are stored; in one set that changes."""
     places = {node: place for place, node in enumerate(nodes)}
     live: set[Node] = set()
     read_last: dict[int, list[Node]] = {}
     for place, node in enumerate(nodes):
         last = max((places.get(x, -1) for x in node.users), default=-1)
+        last = len(nodes) if node in results else last
         if last > place:
             live.add(node)
             read_last.setdefault(last, []).append(node)
