@@ -3,7 +3,8 @@
 
 All results of a loop fusion have one shape. When the whole computation is elementwise the nest collapses to one loop
 over the linear index; otherwise tasks are rows (all dimensions but the last) and the inner loop runs over the last
-dimension, contiguous in the results, for LLVM to vectorise.
+dimension, contiguous in the results, for LLVM to vectorise. A long chain of dear operations is computed in parts,
+a loop for each, stretch by stretch (see :mod:`.chains`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """exp, exp - 1, logistic and tanh.
 
-All reduce x = n ln 2 + r with |r| ≤ ln 2 / 2 and evaluate e^r = 1 + r + r² q(r), q a minimax polynomial.
+All but :func:`logistic_of_cubic`, which has powers of two instead, reduce x = n ln 2 + r with |r| ≤ ln 2 / 2
+and evaluate e^r = 1 + r + r² q(r), q a minimax polynomial.
 2^n is applied as a product of two powers of two, so that subnormal results are rounded once and overflow
 gives infinity. NaN passes through because every clamp keeps it.
 """
@@ -264,9 +265,9 @@ def logistic(x: Value) -> Value:
 def logistic_of_cubic(x: Value, linear: float, cubic: float) -> Value:
     """1 / (1 + e^-(linear x + cubic x³)) in binary32 as c / (c + s + s (2^f - 1)) with s = c 2^n and n + f = x p.
 
-    p = -log2 e (linear + cubic x²) is rounded, x p is not before n is taken off. So the argument is off by 2 places at
-    most, by fewer roundings than it takes to write it down, and what it takes n and the multiples of ln 2 to find is
-    saved too. 10 multiply-adds, 3 products, one division and 6 cheaper operations in all.
+    p = -log2 e (linear + cubic x²) is rounded; x p is not, before n is taken off. So the argument is off by two places
+    at most, which is less than what its written form is rounded by, and neither it nor n ln 2 is computed. 9
+    multiply-adds, 3 products, one division and 5 cheaper operations.
 
     Args:
         linear, cubic: of one sign, neither 0 nor of a size that overflows.
