@@ -16,6 +16,7 @@ from gristmill.compiler.emitters.elemental import Elemental, buffer_source
 from gristmill.compiler.emitters.kernel import KernelDefinition, KernelSpec, Phase
 from gristmill.compiler.graph import Graph, Node
 from gristmill.compiler.target import Target
+from gristmill.dialects import hlo
 from gristmill.runtime.types import ArrayType
 
 #: Work (in roughly nanoseconds of one core) below which a phase is not worth splitting over threads.
@@ -201,6 +202,27 @@ def reachable(roots: Sequence[Node]) -> list[Node]:
             seen.add(node)
             stack.extend(node.operands)
     return sorted(seen, key=lambda n: n.order)
+
+
+def reached_in_place(parameter: Node, through: frozenset[str] = frozenset()) -> set[Node] | None:
+    """Values that depend on ``parameter``, or ``None`` when some path to one reads it at another index.
+
+    Paths are elementwise on the parameter's shape; operations of the kinds ``through`` end a path harmlessly.
+    """
+    stack, seen = [parameter], {parameter}
+    while stack:
+        for user in stack.pop().users:
+            if user in seen:
+                continue
+            seen.add(user)
+            if user.kind in through:
+                continue
+            if user.shape != parameter.shape or user.op is None:
+                return None
+            if not hlo.has_trait(user.op, "elementwise"):
+                return None
+            stack.append(user)
+    return seen
 
 
 def node_cost(node: Node) -> int:

@@ -3,20 +3,22 @@
 
 All results of a loop fusion have one shape. When the whole computation is elementwise the nest collapses to one loop
 over the linear index; otherwise tasks are rows (all dimensions but the last) and the inner loop runs over the last
-dimension, contiguous in the results, for LLVM to vectorise.
+dimension, contiguous in the results, for LLVM to vectorise. A long chain of dear operations is computed in parts,
+a loop for each, stretch by stretch (see :mod:`.chains`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from mlir import ir
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu import streaming
+from gristmill.compiler.emitters.cpu import chains, streaming
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -24,6 +26,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     element_cost,
     interleaving,
     reachable,
+    reached_in_place,
     worth_splitting,
 )
 from gristmill.compiler.emitters.elemental import Source
@@ -32,6 +35,7 @@ from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
 from gristmill.runtime.program import align_up
+from gristmill.runtime.types import ArrayType
 
 #: Elements of one task of a one-dimensional loop: 16 KiB of f32, so that a task's stores stay in L1.
 CHUNK = 4096
@@ -40,10 +44,43 @@ CHUNK = 4096
 #: slowly, alternate with arithmetic.
 STRETCH = 512
 
+#: Elements at a time from which on, and up to which, a long chain is computed in parts: loops have a start and an end,
+#: and stages of the values at the cuts are to stay in L1.
+LEAST_IN_PARTS, MOST_IN_PARTS = 64, 1024
 
 #: Bytes of a gathered piece from which on the next one is asked for: of shorter ones the processor reaches several.
 #: And the bytes that are asked for at most: a prefetcher follows from there.
 LEAST_ASKED_FOR, MOST_ASKED_FOR = 512, 1024
+
+
+#: The body of a loop: the loop variable and carried values to the next carried values.
+Body = Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A value at which a chain is cut.
+
+    Attributes:
+        node: the value.
+        staged: the memref of its stage.
+        first: last component of the index of the element that the stage begins with.
+    """
+
+    node: Node
+    staged: ir.Value
+    first: Index
+
+    def store(self, value: ir.Value, index: Sequence[Index]) -> None:
+        """Put the element at ``index`` into the stage."""
+        build.store(value, self.staged, (self._position(index),), self.node.type.element)
+
+    def load(self, index: Sequence[Index]) -> ir.Value:
+        """Take it from there: a :data:`Source`."""
+        return build.load(self.staged, (self._position(index),), self.node.type.element)
+
+    def _position(self, index: Sequence[Index]) -> Index:
+        return build.sub(index[-1], self.first)
 
 
 class LoopEmitter:
@@ -53,6 +90,8 @@ class LoopEmitter:
         self.source = source
         #: Offsets in scratch memory of the stages of streamed results, of ``_length`` elements each.
         self._stages: dict[int, int] = {}
+        #: The same of values at which a long chain is cut.
+        self._cuts: dict[Node, int] = {}
         self._length = self._scratch_bytes = 0
 
     def emit(self) -> KernelDefinition:
@@ -69,6 +108,7 @@ class LoopEmitter:
             self._plan_stages(STRETCH, streaming.streams)
             tasks, body = -(-size // CHUNK), partial(self._linear, size=size)
         elif is_wide(shape):
+            self._plan_cuts(STRETCH)
             tasks, body = -(-shape[-1] // CHUNK), partial(self._wide, shape=shape)
         else:
             length = shape[-1] if shape else 1
@@ -87,14 +127,28 @@ class LoopEmitter:
             if streams(self.source, number, length):
                 self._stages[number] = self._scratch_bytes
                 self._scratch_bytes += align_up(length * result.element.nbytes)
+        self._plan_cuts(length)
+
+    def _plan_cuts(self, length: int) -> None:
+        """Lay out stages of ``length`` elements for the values at which the computation is cut into parts."""
         self._length = length
+        shortest = min(length, self.source.results[0].size)
+        if shortest >= LEAST_IN_PARTS and length <= MOST_IN_PARTS:
+            for node in chains.cuts(self.source.graph):
+                self._cuts[node] = self._scratch_bytes
+                self._scratch_bytes += align_up(length * node.type.element.nbytes)
+
+    @property
+    def _in_stretches(self) -> bool:
+        """Whether anything is staged."""
+        return bool(self._stages or self._cuts)
 
     def _linear(self, phase: PhaseFrame, size: int) -> None:
         """One loop over ``[begin * CHUNK, min(end * CHUNK, size))``; every buffer is read at the linear index."""
         bind_linear(phase, self.source.graph)
         low = build.mul(phase.begin, CHUNK)
         high = build.minimum(build.mul(phase.end, CHUNK), size)
-        if not self._stages:
+        if not self._in_stretches:
             self._stretch(phase, low, high)
             return
 
@@ -104,7 +158,8 @@ class LoopEmitter:
             return []
 
         build.for_loop(low, high, stretch, step=STRETCH)
-        streaming.finish(self.source.target)
+        if self._stages:
+            streaming.finish(self.source.target)
 
     def _stretch(self, phase: PhaseFrame, low: Index, high: Index) -> None:
         """Elements ``low`` to ``high`` of a linear loop; streamed results go by way of their stages."""
@@ -122,10 +177,46 @@ class LoopEmitter:
                     build.store(value, buffer, (build.sub(iv, start),), root.type.element)
             return []
 
-        length = STRETCH if self._stages else min(CHUNK, math.prod(graph.results[0].shape))
-        count = interleaving(graph, length, self.source.target)
-        build.for_loop(low, high, body, interleave=count)
+        with phase.elemental.bound(self._parts(phase, low, high, lambda iv: (iv,), low)):
+            self._loop(low, high, body, min(CHUNK, graph.results[0].type.size))
         self._copy_out(phase, low, build.sub(high, low))
+
+    def _loop(self, low: Index, high: Index, body: Body, length: int) -> None:
+        """A loop over ``length`` elements, or as many as are staged, for LLVM to vectorise."""
+        length = self._length if self._in_stretches else length
+        count = interleaving(self.source.graph, length, self.source.target)
+        build.for_loop(low, high, body, interleave=count)
+
+    def _parts(
+        self,
+        phase: PhaseFrame,
+        low: Index,
+        high: Index,
+        index: Callable[[Index], Sequence[Index]],
+        first: Index,
+    ) -> dict[Node, Source]:
+        """The parts before the last one of a chain that is cut: sources of the values at the cuts, in their stages.
+
+        Args:
+            low, high: bounds of the loop of each part; ``index`` gives the index of the element that a turn computes.
+            first: last component of the index of the element that a stage begins with.
+        """
+        sources: dict[Node, Source] = {}
+        for node, offset in self._cuts.items():
+            array = ArrayType((self._length,), node.type.element)
+            staged = build.view(phase.scratch, offset, array)
+
+            def body(iv: ir.Value, _: list[ir.Value], cut: _Cut) -> list[ir.Value]:
+                with phase.elemental.scope():
+                    at = index(iv)
+                    cut.store(phase.elemental.value(cut.node, at), at)
+                return []
+
+            cut = _Cut(node, staged, first)
+            with phase.elemental.bound(sources):
+                self._loop(low, high, partial(body, cut=cut), self._length)
+            sources[node] = cut.load
+        return sources
 
     def _staged(self, phase: PhaseFrame) -> dict[int, ir.Value]:
         """The stages, by result."""
@@ -147,7 +238,17 @@ class LoopEmitter:
 
         def row(position: Index) -> None:
             outer = build.delinearize(position, shape[:-1])
-            self._columns(phase, outer, low, high)
+            if not self._cuts:
+                self._columns(phase, outer, low, high)
+                return
+
+            def stretch(start: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+                self._columns(
+                    phase, outer, 0, build.minimum(build.sub(high, start), STRETCH), start
+                )
+                return []
+
+            build.for_loop(low, high, stretch, step=STRETCH)
 
         rows = math.prod(shape[:-1])
         if rows == 1:
@@ -169,7 +270,7 @@ class LoopEmitter:
                 self._ask_for_next(phase, node, iv)
             outer = build.delinearize(iv, shape[:-1])
             length = shape[-1] if shape else 1
-            if not self._stages:
+            if not self._in_stretches:
                 self._columns(phase, outer, 0, length)
                 return
 
@@ -217,9 +318,9 @@ class LoopEmitter:
         elif isinstance(low, int) and isinstance(high, int) and high - low == 1:
             store_results(phase, graph, [*outer, low])
         else:
-            length = self._length if stages else min(CHUNK, graph.results[0].shape[-1])
-            count = interleaving(graph, length, self.source.target)
-            build.for_loop(low, high, body, interleave=count)
+            parts = self._parts(phase, low, high, lambda iv: [*outer, build.add(first, iv)], first)
+            with phase.elemental.bound(parts):
+                self._loop(low, high, body, min(CHUNK, graph.results[0].shape[-1]))
 
 
 def _nothing(phase: PhaseFrame) -> None:
@@ -357,24 +458,3 @@ def inplace_pairs(graph: Graph) -> list[tuple[int, int]]:
             if reached is not None and [r for r in graph.results if r in reached] == [root]:
                 pairs.append((parameter.result, number))
     return pairs
-
-
-def reached_in_place(parameter: Node, through: frozenset[str] = frozenset()) -> set[Node] | None:
-    """Values that depend on ``parameter``, or ``None`` when some path to one reads it at another index.
-
-    Paths are elementwise on the parameter's shape; operations of the kinds ``through`` end a path harmlessly.
-    """
-    stack, seen = [parameter], {parameter}
-    while stack:
-        for user in stack.pop().users:
-            if user in seen:
-                continue
-            seen.add(user)
-            if user.kind in through:
-                continue
-            if user.shape != parameter.shape or user.op is None:
-                return None
-            if not hlo.has_trait(user.op, "elementwise"):
-                return None
-            stack.append(user)
-    return seen

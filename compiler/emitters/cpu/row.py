@@ -31,9 +31,10 @@ from gristmill.compiler.emitters.cpu.frame import (
     interleaving,
     node_cost,
     reachable,
+    reached_in_place,
     worth_splitting,
 )
-from gristmill.compiler.emitters.cpu.loop import STRETCH, reached_in_place
+from gristmill.compiler.emitters.cpu.loop import STRETCH
 from gristmill.compiler.emitters.cpu.softmax_rows import SoftmaxRows
 from gristmill.compiler.emitters.elemental import Elemental, scalar_source
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands, reducer_of

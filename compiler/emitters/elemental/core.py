@@ -21,8 +21,8 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic, ranges
-from gristmill.compiler.emitters.math import NONPOSITIVE_EXPONENTIAL
+from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic, cubics, ranges
+from gristmill.compiler.emitters.math import NONPOSITIVE_EXPONENTIAL, emit_logistic_of_cubic
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.errors import UnsupportedError
 from gristmill.runtime.types import ElementType
@@ -74,6 +74,10 @@ class Elemental:
     def bind(self, node: Node, source: Source) -> None:
         """Take ``node``'s elements from ``source`` from now on instead of computing them."""
         self._bindings[node] = source
+
+    def is_bound(self, node: Node) -> bool:
+        """Whether ``node``'s elements come from a source that :meth:`bind` or :meth:`bound` has given it."""
+        return node in self._bindings
 
     @contextmanager
     def bound(self, sources: Mapping[Node, Source]) -> Generator[None]:
@@ -211,6 +215,13 @@ def _exponential(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value
     return arithmetic.unary(kind, operand.type.element, e.value(operand, index))
 
 
+def _logistic(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
+    cubic = cubics.find(node.operands[0], e.is_bound)
+    if cubic is None:
+        return _unary(e, node, index)
+    return emit_logistic_of_cubic(e.value(cubic.variable, index), cubic.linear, cubic.cubic)
+
+
 def _complex(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
     real, imaginary = (e.value(operand, index) for operand in node.operands)
     return complex_arithmetic.create(real, imaginary)
@@ -289,6 +300,7 @@ RULES.update(
         "clamp": _clamp,
         "convert": _convert,
         "is_finite": _is_finite,
+        "logistic": _logistic,
         "reduce_precision": _reduce_precision,
         "optimization_barrier": _identity,
         "constant": _constant,

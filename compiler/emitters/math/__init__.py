@@ -24,6 +24,7 @@ from gristmill.compiler.emitters.math._exponential import (
     exponential_minus_one,
     exponential_of_nonpositive,
     logistic,
+    logistic_of_cubic,
     tanh,
 )
 from gristmill.compiler.emitters.math._logarithm import log, log_plus_one
@@ -40,6 +41,7 @@ __all__ = [
     "Parts",
     "emit",
     "emit_complex",
+    "emit_logistic_of_cubic",
     "emit_magnitude",
     "expand_exponentials",
     "supported",
@@ -106,6 +108,16 @@ def emit(name: str, operands: Sequence[ir.Value[ir.Type]]) -> ir.Value[ir.Type]:
         return _UNARY[name](Value(operand)).value
     lhs, rhs = operands
     return _BINARY[name](Value(lhs), Value(rhs)).value
+
+
+def emit_logistic_of_cubic(
+    operand: ir.Value[ir.Type], linear: float, cubic: float
+) -> ir.Value[ir.Type]:
+    """Emit the logistic function of ``linear x + cubic x³``, x in ``f32``, at the current insertion point.
+
+    The coefficients are of one sign, and of a size from 2^-30 to 2^30.
+    """
+    return logistic_of_cubic(Value(operand), linear, cubic).value
 
 
 #: The functions of complex numbers, by hlo operation name.

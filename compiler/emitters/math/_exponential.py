@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """exp, exp - 1, logistic and tanh.
 
-All reduce x = n ln 2 + r with |r| ≤ ln 2 / 2 and evaluate e^r = 1 + r + r² q(r), q a minimax polynomial.
+All but :func:`logistic_of_cubic`, which has powers of two instead, reduce x = n ln 2 + r with |r| ≤ ln 2 / 2
+and evaluate e^r = 1 + r + r² q(r), q a minimax polynomial.
 2^n is applied as a product of two powers of two, so that subnormal results are rounded once and overflow
 gives infinity. NaN passes through because every clamp keeps it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gristmill.compiler.emitters.math._values import (
+    F32,
     F64,
     Format,
     Value,
@@ -116,6 +118,10 @@ _TABLES = {
 
 #: e^r = 1 + r + r² p(r) for |r| ≤ 0.3467 in binary64.
 EXP_F64 = _TABLES["f64"].exp
+
+
+#: (2^f - 1) / f for |f| ≤ 0.50003 in binary32, weight f / 2^f: relative error 2^-26.4.
+_EXP2_F32 = (0.69314724, 0.24022694, 0.055502597, 0.009612261, 0.0013423626, 0.00017167325)
 
 
 def _table(x: Value) -> _Table:
@@ -257,6 +263,37 @@ def logistic(x: Value) -> Value:
     scale = _power_of_two(n_bits, form, -table.offset)
     one = 2.0**-table.offset
     return one / fma(scale, fma(polynomial(r, table.exp), r * r, r), scale + one)
+
+
+def logistic_of_cubic(x: Value, linear: float, cubic: float) -> Value:
+    """1 / (1 + e^-(linear x + cubic x³)) in binary32 as c / (c + s + s (2^f - 1)) with s = c 2^n and n + f = x p.
+
+    p = -log2 e (linear + cubic x²) is rounded; x p is not, before n is taken off. So the argument is off by two places
+    at most, which is less than what its written form is rounded by, and neither it nor n ln 2 is computed. 9
+    multiply-adds, 3 products, one division and 5 cheaper operations.
+
+    Args:
+        linear, cubic: of one sign, neither 0 nor of a size that overflows.
+    """
+    assert x.format is F32
+    table, form = _table(x), x.format
+    ends = sorted(_root(linear, cubic, value) for value in (table.range[0], table.one))
+    x = x.at_least(ends[0]).at_most(ends[1])
+    p = fma(x * x, -_LOG2E * cubic, -_LOG2E * linear)
+    rounder = form.rounder + form.bias - table.offset  # n comes out as the exponent of s
+    shifted = fma(x, p, rounder)
+    f = fma(x, p, rounder - shifted)
+    scale = (shifted.bits() << form.mantissa).as_float()
+    one = 2.0**-table.offset
+    return one / fma(scale * f, split_polynomial(f, _EXP2_F32), scale + one)
+
+
+def _root(linear: float, cubic: float, value: float) -> float:
+    """The x with linear x + cubic x³ = ``value``, by Newton's method from outside, where it converges."""
+    x = value / linear
+    for _ in range(100):
+        x -= (linear * x + cubic * x**3 - value) / (linear + 3 * cubic * x * x)
+    return x
 
 
 def tanh(x: Value) -> Value:
