@@ -2,10 +2,13 @@
 // RUN: %gristmill compile %s --emit=rt | filecheck %s --check-prefix=RT
 
 // The operand is copied only when it is another buffer than the result; then the update alone is written.
+// Only where pointers are compared may they be equal.
 // CHECK-LABEL: func.func @kernel_0_update(
+// CHECK-NOT:     llvm.noalias
 // CHECK:         memref.extract_aligned_pointer_as_index %arg0
 // CHECK:         scf.if
 // CHECK-LABEL: func.func @kernel_0_update_1(
+// CHECK-SAME:    llvm.noalias
 // CHECK:         arith.minsi
 // CHECK:         arith.maxsi
 // CHECK:         memref.store %{{.*}}, %arg3

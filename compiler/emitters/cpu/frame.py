@@ -94,7 +94,7 @@ class KernelFrame:
     Buffers are marked ``noalias``, without which LLVM guards every vector loop by overlap checks that an in-place call
     fails (equal pointers), or gives up on a kernel with many buffers. So a kernel may offer an ``inplace`` pair only
     when nothing but that result depends on the argument: then the value stored at an address always depends on what was
-    loaded from it, and no reordering can break that. Kernels that compare their pointers pass ``noalias=False``.
+    loaded from it, and no reordering can break that. Phases that compare their pointers pass ``noalias=False``.
 
     Use: ``frame = KernelFrame(source)``, ``frame.phase(...)`` for each phase, ``frame.finish(...)``.
     """
@@ -104,10 +104,8 @@ class KernelFrame:
         source: FusionSource,
         workspace_bytes: int = 0,
         scratch_bytes: int = 0,
-        *,
-        noalias: bool = True,
     ):
-        self.source, self.noalias = source, noalias
+        self.source = source
         self.workspace_bytes, self.scratch_bytes = workspace_bytes, scratch_bytes
         self._phases: list[Phase] = []
         self.module = ir.Module.create(loc=ir.Location.unknown())
@@ -118,8 +116,10 @@ class KernelFrame:
         tasks: int = 1,
         parallel: bool = False,
         copies: Sequence[tuple[int, int]] = (),
+        *,
+        noalias: bool = True,
     ) -> None:
-        """Add a phase whose code ``body`` emits; ``copies`` as in :class:`Phase`."""
+        """Add a phase whose code ``body`` emits; ``copies`` as in :class:`Phase`, ``noalias`` as above."""
         suffix = f"_{len(self._phases)}" if self._phases else ""
         name = f"{self.source.name}{suffix}"
         arrays = [*self.source.arguments, *self.source.results]
@@ -129,7 +129,7 @@ class KernelFrame:
         kinds += [index, index]
         with ir.InsertionPoint(self.module.body):
             function = func.FuncOp(name, (kinds, []))
-        if self.noalias:
+        if noalias:
             buffers = len(kinds) - 2
             marked = ir.DictAttr.get({"llvm.noalias": ir.UnitAttr.get()})
             function.arg_attrs = [marked] * buffers + [ir.DictAttr.get({})] * 2

@@ -69,13 +69,13 @@ class LapackEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
-        frame = KernelFrame(self.source, scratch_bytes=self.scratch_bytes, noalias=False)
+        frame = KernelFrame(self.source, scratch_bytes=self.scratch_bytes)
         pairs = self.problem.overwritten
         copy_phase(frame, pairs)
         parameters = self.source.graph.parameters
         batch = self.problem.batch
         flops = 4 * sum(kind.size for kind in self.source.arguments) * self.problem.order
-        frame.phase(self._tasks, batch, worth_splitting(flops, 1))
+        frame.phase(self._tasks, batch, worth_splitting(flops, 1), noalias=False)
         inplace = [(a, r) for a, r in pairs if read_only_by(parameters[a], self.node)]
         return frame.finish("lapack", flops, inplace)
 

@@ -53,7 +53,7 @@ def copy_phase(frame: KernelFrame, pairs: Sequence[tuple[int, int]]) -> None:
                 _copy_range(phase, build.flatten(source), build.flatten(target), array.size)
 
     tasks = max(1, -(-largest // CHUNK))
-    frame.phase(body, tasks, worth_splitting(largest, 4), pairs)
+    frame.phase(body, tasks, worth_splitting(largest, 4), pairs, noalias=False)
 
 
 def _true() -> ir.Value:
@@ -87,7 +87,7 @@ class UpdateEmitter:
         """Emit the kernel."""
         operand, update = self.node.operands[0], self.node.operands[1]
         pair = (operand.result, 0)
-        frame = KernelFrame(self.source, noalias=False)
+        frame = KernelFrame(self.source)
         copy_phase(frame, [pair])
         shape = update.shape
         rows = max(1, math.prod(shape[:-1]))
@@ -140,7 +140,7 @@ class ScatterEmitter:
         """Emit the kernel."""
         roots = self.source.graph.results
         pairs = [(self.inputs[root.result].result, n) for n, root in enumerate(roots)]
-        frame = KernelFrame(self.source, noalias=False)
+        frame = KernelFrame(self.source)
         assert len(roots) == self.problem.count, "the fusion pass keeps every result of a scatter"
         copy_phase(frame, pairs)
         if self.updates[0].type.size and self.inputs[0].type.size:

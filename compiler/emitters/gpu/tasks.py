@@ -56,7 +56,7 @@ class TaskEmitter:
         spec = definition.spec
         plan = _plan(spec)
         ops = [view.operation for view in definition.source.body.operations]
-        noalias = any(
+        noalias = all(
             "llvm.noalias" in str(op.attributes["arg_attrs"])
             for op in ops
             if "arg_attrs" in op.attributes
