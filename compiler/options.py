@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_PIPELINE = (
     "inline-calls,dce-hlo,simplify-loops,unroll-loops,canonicalize-hlo,fold-constants,resolve-shape-assertions,"
     "canonicalize-hlo{remove-barriers=true},inline-calls,hoist-products,rewrite-sigmoids,cse-hlo,dce-hlo,"
-    "check-supported,order-effects,limit-sorts,fuse,dce-hlo"
+    "check-supported,order-effects,limit-sorts,split-reductions,fuse,dce-hlo"
 )
 
 #: The forms that a GPU's kernels can have.

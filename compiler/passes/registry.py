@@ -34,6 +34,7 @@ PASSES: dict[str, str] = _table(
     ("check-supported", "check_supported:CheckSupportedPass"),
     ("order-effects", "order_effects:OrderEffectsPass"),
     ("limit-sorts", "limit_sorts:LimitSortsPass"),
+    ("split-reductions", "split_reductions:SplitReductionsPass"),
     ("fuse", "fuse:FusePass"),
     ("fuse-attention", "fuse_attention:FuseAttentionPass"),
     ("find-histograms", "find_histograms:FindHistogramsPass"),

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``split-reductions`` pass: reductions over dimensions that do not lie side by side, one group after the other.
+
+A sum over the images and pixels of an N x C x H x W batch, say, as a sum over H and W and then one over N. Each of
+these has an emitter that goes over memory in order, with vectors; the whole has not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlir import ir
+
+from gristmill.compiler.module import HloModule
+from gristmill.compiler.passes.base import Pass
+from gristmill.compiler.passes.reduce_rules import combiner, is_identity
+from gristmill.compiler.passes.rewriting import Rewriter, simplify
+from gristmill.dialects import builders, hlo
+
+#: Elements that the first reduction combines at least: what it leaves is written and read again, and short rows end in
+#: as many steps as they have vectors.
+_LEAST = 128
+
+
+@dataclass(frozen=True)
+class SplitReductionsPass(Pass):
+    """Split a ``reduce`` between groups of neighbouring dimensions, the last group first.
+
+    Requires: nothing. Guarantees: the same results but for the order in which elements are combined. Does not handle:
+    bodies other than one commutative operation, initial values that are not its identity, elements narrower than 32
+    bits that are floats (what lies between would be rounded), last groups of a few elements.
+    """
+
+    name: ClassVar[str] = "split-reductions"
+
+    def run(self, module: HloModule) -> None:
+        """Split in place."""
+        simplify(module, {"reduce": (_split,)})
+
+
+def _split(r: Rewriter, op: ir.Operation) -> Sequence[ir.Value] | None:
+    dimensions = sorted(hlo.dims(op, "dimensions"))
+    last = _last_group(dimensions)
+    name = combiner(r, op) if len(last) < len(dimensions) else None
+    if name is None:
+        return None
+    source, kind = r.type(op.operands[0]), r.type(op.results[0])
+    rounded = kind.is_float and kind.bits < 32
+    if source.element != kind.element or rounded or kind.is_complex:
+        return None
+    if not is_identity(r.splat(op.operands[1]), name, kind):
+        return None
+    if math.prod(source.shape[d] for d in last) < _LEAST or source.size == 0:
+        return None
+    initial, body = op.operands[1], hlo.symbol(op, "to_apply")
+    (inner,) = builders.reduce([op.operands[0]], [initial], last, body)
+    # The dimensions before the last group keep their numbers.
+    return builders.reduce([inner], [initial], [d for d in dimensions if d not in last], body)
+
+
+def _last_group(dimensions: Sequence[int]) -> list[int]:
+    """The neighbouring dimensions that the last of ``dimensions`` is among."""
+    first = len(dimensions) - 1
+    while first > 0 and dimensions[first - 1] == dimensions[first] - 1:
+        first -= 1
+    return list(dimensions[max(first, 0) :])
