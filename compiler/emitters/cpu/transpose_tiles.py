@@ -292,21 +292,33 @@ class Tile:
         build.for_loop(0, self.tiling.rows, row)
 
     def _direct(self, groups: Groups, result: Rows, low: Index, high: Index) -> None:
-        """Transpose groups to the result in place, all blocks of a few rows first: their lines follow each other."""
-        tiling = self.tiling
+        """Transpose groups to the result in place, a strip of rows that make whole lines of the result after another.
 
-        def strip(j: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        A line that is written in parts long after each other is fetched once for each.
+        """
+        tiling = self.tiling
+        height = min(build.LINE_BYTES // tiling.element.nbytes, tiling.rows)
+
+        def strip(first: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            last: Index = build.add(first, height)
+            if tiling.rows % height:
+                last = build.minimum(last, tiling.rows)
+
             def group(g: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
                 column = groups.column(g)
-                for i in range(0, tiling.width, tiling.lanes):
-                    at = build.add(column, i)
-                    self._block(groups.source, at, result, at, j)
+                build.for_loop(first, last, lambda j, _: blocks(column, j), step=tiling.lanes)
                 return []
 
             build.for_loop(low, high, group)
             return []
 
-        build.for_loop(0, tiling.rows, strip, step=tiling.lanes)
+        def blocks(column: Index, j: ir.Value) -> list[ir.Value]:
+            for i in range(0, tiling.width, tiling.lanes):
+                at = build.add(column, i)
+                self._block(groups.source, at, result, at, j)
+            return []
+
+        build.for_loop(0, tiling.rows, strip, step=height)
 
     def _staged(self, groups: Groups, result: Rows, low: Index, high: Index) -> None:
         """Transpose groups to stages; the stage of a group is stored while the next is transposed."""
