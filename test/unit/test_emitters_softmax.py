@@ -13,11 +13,7 @@ from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.compile import compile_stages, import_source
 from gristmill.compiler.options import CompileOptions
 
-_PROGRAM = """
-func.func @main(%x: tensor<{n}x{c}xf32>) -> (tensor<{n}x{c}xf32>, tensor<{n}xf32>, tensor<{n}x{c}xf32>) {{
-  %i = stablehlo.constant dense<{start}> : tensor<f32>
-  %z = stablehlo.constant dense<0.0> : tensor<f32>
-  %m = stablehlo.reduce(%x init: %i) applies stablehlo.maximum across dimensions = [1]
+_LINES = """  %m = stablehlo.reduce(%x init: %i) applies stablehlo.maximum across dimensions = [1]
     : (tensor<{n}x{c}xf32>, tensor<f32>) -> tensor<{n}xf32>
   %b = stablehlo.broadcast_in_dim %m, dims = [0] : (tensor<{n}xf32>) -> tensor<{n}x{c}xf32>
   %s = stablehlo.subtract %x, %b : tensor<{n}x{c}xf32>
@@ -26,8 +22,18 @@ func.func @main(%x: tensor<{n}x{c}xf32>) -> (tensor<{n}x{c}xf32>, tensor<{n}xf32
     : (tensor<{n}x{c}xf32>, tensor<f32>) -> tensor<{n}xf32>
   %u = stablehlo.broadcast_in_dim %t, dims = [0] : (tensor<{n}xf32>) -> tensor<{n}x{c}xf32>
   %v = stablehlo.divide %e, %u : tensor<{n}x{c}xf32>
-  return %e, %t, %v : tensor<{n}x{c}xf32>, tensor<{n}xf32>, tensor<{n}x{c}xf32>
+"""
+
+_PROGRAM = (
+    """
+func.func @main(%x: tensor<{n}x{c}xf32>) -> (tensor<{n}x{c}xf32>, tensor<{n}xf32>, tensor<{n}x{c}xf32>) {{
+  %i = stablehlo.constant dense<{start}> : tensor<f32>
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+"""
+    + _LINES
+    + """  return %e, %t, %v : tensor<{n}x{c}xf32>, tensor<{n}xf32>, tensor<{n}x{c}xf32>
 }}"""
+)
 
 _MINUS_INFINITY = "0xFF800000"
 
@@ -64,22 +70,17 @@ def test_quotients_are_rounded_correctly(columns: int, start: str) -> None:
     assert np.isnan(powers[112:114]).all()  # the maximum is NaN
 
 
-_SOFTMAX = """
+_SOFTMAX = (
+    """
 func.func @main(%a: tensor<{n}x{c}xf32>, %w: tensor<{n}x{c}xf32>) -> tensor<{n}x{c}xf32> {{
   %i = stablehlo.constant dense<0xFF800000> : tensor<f32>
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %x = {x}
-  %m = stablehlo.reduce(%x init: %i) applies stablehlo.maximum across dimensions = [1]
-    : (tensor<{n}x{c}xf32>, tensor<f32>) -> tensor<{n}xf32>
-  %b = stablehlo.broadcast_in_dim %m, dims = [0] : (tensor<{n}xf32>) -> tensor<{n}x{c}xf32>
-  %s = stablehlo.subtract %x, %b : tensor<{n}x{c}xf32>
-  %e = stablehlo.exponential %s : tensor<{n}x{c}xf32>
-  %t = stablehlo.reduce(%e init: %z) applies stablehlo.add across dimensions = [1]
-    : (tensor<{n}x{c}xf32>, tensor<f32>) -> tensor<{n}xf32>
-  %u = stablehlo.broadcast_in_dim %t, dims = [0] : (tensor<{n}xf32>) -> tensor<{n}x{c}xf32>
-  %v = stablehlo.divide %e, %u : tensor<{n}x{c}xf32>
-  return %v : tensor<{n}x{c}xf32>
+"""
+    + _LINES
+    + """  return %v : tensor<{n}x{c}xf32>
 }}"""
+)
 
 
 def _softmax(columns: int, *, computed: bool) -> str:

@@ -44,10 +44,9 @@ _F32 = element_type("f32")
 #: Largest difference of two x in a row: e^-69 exceeds 2^-100. Bounds of the sum.
 _MOST_APART, _SUMS = 69.0, (1.0, 2.0**20)
 
-
-#: Operations whose result is NaN where an operand is.
+#: Operations whose result, a float, is NaN where an operand is.
 _LET_NAN_THROUGH = frozenset(
-    "add subtract multiply divide negate exponential log log_plus_one broadcast_in_dim reshape".split()
+    "add subtract multiply divide negate exponential log log_plus_one broadcast_in_dim reshape convert".split()
 )
 
 
@@ -98,12 +97,12 @@ def find_sums(results: Sequence[Node], rank: int, functions: Mapping[str, Graph]
         if node.kind != "reduce" or len(node.siblings) != 1 or node.type.element != _F32:
             continue
         power, reducer = node.operands[0], functions[node.symbol("to_apply")]
-        bound = _bound(power, rank, functions) or _reference(power, rank, functions)
-        if bound and simple_reducer(reducer) == "add" and _is_of_rows(node, rank):
-            top, largest = bound
-            below = bound_of(largest.operands[0], top, functions) is largest
+        bound = _bound(power, rank, functions)
+        reference = bound or _reference(power, rank, functions)
+        if reference and simple_reducer(reducer) == "add" and _is_of_rows(node, rank):
+            top, largest = reference
             if _is_from_least(largest):
-                found.append(PowerSum(node, power, top, largest, below))
+                found.append(PowerSum(node, power, top, largest, bound is not None))
     return found
 
 
@@ -125,26 +124,28 @@ def find(
     return found
 
 
-def _bound(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node, Node] | None:
-    """What ``power``, e^(x - max x), takes off each x, and the reduction that finds it."""
+def _shift(power: Node, rank: int) -> tuple[Node, Node] | None:
+    """The x and the number, the same all along a row, of e^(x - number)."""
     shifted = power.operands[0] if power.kind == "exponential" else None
     if shifted is None or shifted.kind != "subtract":
         return None
-    x, top = shifted.operands
-    largest = bound_of(x, top, functions)
-    return (top, largest) if largest is not None and _is_same_for_row(top, rank) else None
+    x, number = shifted.operands
+    return (x, number) if _is_same_for_row(number, rank) else None
+
+
+def _bound(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node, Node] | None:
+    """What ``power``, e^(x - max x), takes off each x, and the reduction that finds it."""
+    shift = _shift(power, rank)
+    largest = bound_of(*shift, functions) if shift else None
+    return (shift[1], largest) if shift and largest else None
 
 
 def _reference(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[Node, Node] | None:
     """As :func:`_bound`, where what is taken off depends on the maximum in any way."""
-    shifted = power.operands[0] if power.kind == "exponential" else None
-    if (
-        shifted is None
-        or shifted.kind != "subtract"
-        or not _is_same_for_row(shifted.operands[1], rank)
-    ):
+    shift = _shift(power, rank)
+    if shift is None:
         return None
-    x, top = shifted.operands
+    x, top = shift
     maxima = [
         node
         for node in reachable([top])
@@ -191,7 +192,8 @@ def unordered(sums: Sequence[PowerSum], results: Sequence[Node]) -> set[Node]:
         for node in nodes:
             if any(x in needing for x in node.operands):
                 needing.add(node)
-            if node.kind in _LET_NAN_THROUGH and any(x in nan for x in node.operands):
+            through = node.kind in _LET_NAN_THROUGH and node.type.element.is_float
+            if through and any(x in nan for x in node.operands):
                 nan.add(node)
         if all(node in nan for node in results if node in needing):
             found.add(power_sum.largest)
