@@ -212,12 +212,11 @@ def for_loop(
     ``interleave`` above 1 works on that many vectors side by side.
     """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
-    if rolled or interleave > 1:
-        hint = (
-            "unroll = <disable = true>" if rolled else f"interleave = <count = {interleave} : i32>"
-        )
+    hints = ["unroll = <disable = true>"] if rolled else []
+    hints += [f"interleave = <count = {interleave} : i32>"] if interleave > 1 else []
+    if hints:
         loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(
-            f"#llvm.loop_annotation<{hint}>"
+            f"#llvm.loop_annotation<{', '.join(hints)}>"
         )
     with ir.InsertionPoint(loop.body):
         results = body(loop.induction_variable, list(loop.inner_iter_args))

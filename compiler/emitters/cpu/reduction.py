@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from mlir import ir
 from mlir.dialects import arith, llvm
@@ -41,6 +42,9 @@ _F32 = element_type("f32")
 
 #: Flags of a maximum or minimum whose value nobody reads if an element is NaN; :func:`settled` takes it.
 NO_NAN = llvm.FastmathFlags.nnan | llvm.FastmathFlags.nsz
+
+#: Turns of a loop times values it carries, at most, where LLVM may unroll it whole.
+_SHORT = 128
 
 #: Lanes of a reduction that is not carried in registers.
 LANES = 32
@@ -250,13 +254,29 @@ def accumulate(
             position += len(start)
         return following
 
-    finals = loop_nest(e, columns, initial, body)
+    finals = loop_nest(e, columns, initial, body, **_short_loop(columns, len(initial), target))
     for group, start in zip(carried, starts, strict=True):
         results[id(group)] = group.finish(finals[: len(start)])
         finals = finals[len(start) :]
     for group in lanes:
         results[id(group)] = _accumulate_lanes(group, columns[0], scratch, scratch_offset)
     return [results[id(g)] for g in groups]
+
+
+class _LoopHints(TypedDict, total=False):
+    rolled: bool
+    interleave: int
+
+
+def _short_loop(columns: Sequence[int], carried: int, target: Target) -> _LoopHints:
+    """How the loop over short rows is to be compiled.
+
+    LLVM would unroll it before its vectoriser sees it, and then combine the elements one by one.
+    """
+    vectors = columns[-1] // target.lanes(4) if columns else 0
+    if not vectors or columns[-1] * max(1, carried) > _SHORT:
+        return {}
+    return {"rolled": True, "interleave": next(n for n in (4, 3, 2, 1) if vectors % n == 0)}
 
 
 def _accumulate_lanes(

@@ -228,7 +228,8 @@ class RowEmitter:
         What they are of is kept in a row buffer unless an argument holds it.
         """
         plan = self.plan
-        wide = len(plan.columns) == 1 and self.width >= softmax.block_of(self.source.target)
+        least = softmax.LEAST_BLOCKS * softmax.block_of(self.source.target)
+        wide = len(plan.columns) == 1 and self.width >= least
         if not wide or len(plan.stages) != 2 or plan.full[1] or len(sums) != 1:
             return None
         (found,) = sums

@@ -44,6 +44,9 @@ _F32 = element_type("f32")
 #: Largest difference of two x in a row: e^-69 exceeds 2^-100. Bounds of the sum.
 _MOST_APART, _SUMS = 69.0, (1.0, 2.0**20)
 
+#: Blocks of a row, at least, for a :class:`PowerPass`: a shorter one does not repay two forms of the pass.
+LEAST_BLOCKS = 4
+
 #: Operations whose result, a float, is NaN where an operand is.
 _LET_NAN_THROUGH = frozenset(
     "add subtract multiply divide negate exponential log log_plus_one broadcast_in_dim reshape convert".split()
@@ -201,7 +204,7 @@ def unordered(sums: Sequence[PowerSum], results: Sequence[Node]) -> set[Node]:
 
 
 def block_of(target: Target) -> int:
-    """Elements whose exponentials or quotients are computed side by side."""
+    """Elements whose exponentials are computed side by side."""
     return 4 * target.lanes(4)
 
 

@@ -94,7 +94,7 @@ class SoftmaxRows:
     @property
     def _kind(self) -> ir.VectorType:
         """Two vectors: with the extremes' they fit 16 registers."""
-        return ir.VectorType.get([softmax.block_of(self.target) // 2], ir.F32Type.get())
+        return ir.VectorType.get([2 * self.target.lanes(4)], ir.F32Type.get())
 
     def _quotients(
         self, x: ir.Value, start: Index, following: Index, divide: Callable[[ir.Value], ir.Value]

@@ -92,10 +92,11 @@ def loop_nest(
     body: Callable[[list[Index], list[ir.Value]], Sequence[ir.Value]],
     *,
     rolled: bool = False,
+    interleave: int = 1,
 ) -> list[ir.Value]:
     """Nested loops over ``extents`` carrying values; unit extents make no loop.
 
-    ``rolled``: whether the innermost is left so, see :func:`build.for_loop`.
+    ``rolled`` and ``interleave`` are said of the innermost, see :func:`build.for_loop`.
     """
 
     def level(dimension: int, index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
@@ -108,9 +109,11 @@ def loop_nest(
             with e.scope():
                 return level(dimension + 1, [*index, iv], inner_values)
 
-        innermost = dimension == len(extents) - 1
-        left = rolled and innermost
-        return build.for_loop(0, extents[dimension], inner, values, rolled=left)
+        if dimension < len(extents) - 1:
+            return build.for_loop(0, extents[dimension], inner, values)
+        return build.for_loop(
+            0, extents[dimension], inner, values, rolled=rolled, interleave=interleave
+        )
 
     return level(0, [], list(carried))
 
