@@ -20,9 +20,9 @@ from gristmill.compiler.passes.reduce_rules import combiner, is_identity
 from gristmill.compiler.passes.rewriting import Rewriter, simplify
 from gristmill.dialects import builders, hlo
 
-#: Elements that the first reduction combines at least: what it leaves is written and read again, and short rows end in
-#: as many steps as they have vectors.
-_LEAST = 128
+#: What the first reduction leaves is written and read again. So it combines this many elements at least, along its last
+#: dimension or, as loops over a few elements cost more, altogether.
+_LEAST_ALONG, _LEAST = 16, 128
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def _split(r: Rewriter, op: ir.Operation) -> Sequence[ir.Value] | None:
         return None
     if not is_identity(r.splat(op.operands[1]), name, kind):
         return None
-    if math.prod(source.shape[d] for d in last) < _LEAST or source.size == 0:
+    size = math.prod(source.shape[d] for d in last)
+    if (source.shape[last[-1]] < _LEAST_ALONG and size < _LEAST) or source.size == 0:
         return None
     initial, body = op.operands[1], hlo.symbol(op, "to_apply")
     (inner,) = builders.reduce([op.operands[0]], [initial], last, body)

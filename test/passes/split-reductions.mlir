@@ -22,6 +22,18 @@ func.func @three(%x: tensor<2x3x128x5x128x7xf32>) -> tensor<3x5x7xf32> {
   return %0 : tensor<3x5x7xf32>
 }
 
+// 16 elements of one dimension are enough, of two they are not.
+// CHECK-LABEL: func.func @few
+// CHECK: "hlov.reduce"(%arg0, {{.*}}) {dimensions = array<i64: 2>, {{.*}} -> tensor<4x6xf32>
+// CHECK: "hlov.reduce"(%{{.*}}) {dimensions = array<i64: 0>, {{.*}} -> tensor<6xf32>
+// CHECK: "hlov.reduce"(%arg1, {{.*}}) {dimensions = array<i64: 0, 2, 3>,
+func.func @few(%x: tensor<4x6x16xf32>, %y: tensor<4x6x4x4xf32>) -> (tensor<6xf32>, tensor<6xf32>) {
+  %z = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 0, 2>, to_apply = @sum} : (tensor<4x6x16xf32>, tensor<f32>) -> tensor<6xf32>
+  %1 = "hlov.reduce"(%y, %z) {dimensions = array<i64: 0, 2, 3>, to_apply = @sum} : (tensor<4x6x4x4xf32>, tensor<f32>) -> tensor<6xf32>
+  return %0, %1 : tensor<6xf32>, tensor<6xf32>
+}
+
 // Neighbours stay together; a few elements are not worth it; 5 would be added twice; the body is not one operation.
 // CHECK-LABEL: func.func @left
 // CHECK-COUNT-4: "hlov.reduce"
