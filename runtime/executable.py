@@ -22,7 +22,7 @@ from gristmill.runtime import artifact, custom_calls, lapack, trampoline
 from gristmill.runtime.arguments import admit, admit_outputs, check_count, chosen_inputs, describe
 from gristmill.runtime.code import link
 from gristmill.runtime.memory import host
-from gristmill.runtime.program import CONTEXT_BYTES, SITES, Program, Signature, align_up
+from gristmill.runtime.program import CONTEXT_BYTES, PAGE, SITES, Program, Signature, align_up
 from gristmill.runtime.threads import num_threads
 
 Array = np.ndarray[Any, Any]
@@ -196,7 +196,7 @@ class Executable:
             return self._call(frame.address)
         nbytes = max(self._arena_bytes + count * self._scratch_bytes, 1)
         if nbytes <= _FRAME_ARENA_BYTES:
-            frame.arena = host.aligned_empty((nbytes,), np.dtype(np.uint8))
+            frame.arena = host.aligned_empty((nbytes,), np.dtype(np.uint8), PAGE)
             frame.arena_threads = count
             frame.slots[trampoline.ARENA] = host.data_address(frame.arena)
             return self._call(frame.address)

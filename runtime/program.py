@@ -45,6 +45,10 @@ SITE_BYTES = 24
 #: Alignment in bytes of arenas, constants and outputs, and of the offsets inside an arena.
 ALIGNMENT = 64
 
+#: Alignment of the scratch memory of a thread where that is :data:`LARGE_SCRATCH` or more. A load seems to depend on an
+#: earlier store to the same place of another page: where scratch memory begins must not be left to chance.
+PAGE, LARGE_SCRATCH = 4096, 2048
+
 
 def align_up(value: int, alignment: int = ALIGNMENT) -> int:
     """``value`` rounded up to a multiple of ``alignment`` (a power of two)."""

@@ -27,7 +27,7 @@ from gristmill.compiler.program.plan import (
 from gristmill.compiler.program.schedule import schedule
 from gristmill.compiler.target import Target
 from gristmill.dialects import rt
-from gristmill.runtime.program import ALIGNMENT, Signature, align_up
+from gristmill.runtime.program import ALIGNMENT, LARGE_SCRATCH, PAGE, Signature, align_up
 from gristmill.runtime.types import ArrayType
 
 
@@ -74,14 +74,16 @@ def build_program(module: HloModule, specs: Mapping[str, KernelSpec], target: Ta
     worthwhile = any(p.parallel and p.tasks > 1 for k in kernels for p in k.phases)
     with module.context, ir.Location.unknown():
         rt_module = _Builder(plan, constants).build()
+    scratch_bytes = max((k.scratch_bytes for k in kernels), default=0)
+    alignment = PAGE if scratch_bytes >= LARGE_SCRATCH else ALIGNMENT
     program = RtProgram(
         rt_module,
         plan.name,
         constants,
         plan.inputs,
         plan.outputs,
-        plan.arena_bytes,
-        align_up(max((k.scratch_bytes for k in kernels), default=0)),
+        align_up(plan.arena_bytes, alignment),
+        align_up(scratch_bytes, alignment),
         worthwhile and target.max_threads > 1,
         target,
         tuple(kernel for kernel in kernels if kernel.external is not None),

@@ -44,11 +44,13 @@ class HostPoolStatistics:
     limit_bytes: int
 
 
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array whose data is 64-byte aligned, outside any pool."""
+def aligned_empty(
+    shape: Sequence[int], dtype: np.dtype[Any], alignment: int = ALIGNMENT
+) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array whose data begins at a multiple of ``alignment``, outside any pool."""
     nbytes = math.prod(shape) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -data_address(raw) % ALIGNMENT
+    raw = np.empty(nbytes + alignment, np.uint8)
+    start = -data_address(raw) % alignment
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
