@@ -147,6 +147,18 @@ def test_logarithm_of_the_sum(columns: int, maximum_too: bool, finite: bool) -> 
     np.testing.assert_allclose(got, want, rtol=4e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("l2_bytes", [4096, 1 << 20])
+def test_a_sum_that_starts_at_one(l2_bytes: int) -> None:
+    """e^x / (1 + Σ e^x), past the caches and not: against numpy in f64."""
+    x = np.random.default_rng(6).standard_normal((200, 1024)).astype(np.float32)
+    text = _softmax(1024, computed=False).replace("dense<0.0>", "dense<1.0>")
+    target = replace(host_target(), l2_bytes=l2_bytes, l3_bytes=2 * l2_bytes)
+    got = compile_stages(import_source(text), target).executable()(x, x)
+    powers = np.exp((x - x.max(axis=1, keepdims=True)).astype(np.float64))
+    want = powers / (1 + powers.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(got, want, rtol=4e-7)
+
+
 @pytest.mark.parametrize("columns", [1024, 512, 544])
 @pytest.mark.parametrize("offset", [0, 4])
 def test_softmax_past_the_caches(columns: int, offset: int) -> None:

@@ -213,6 +213,15 @@ def accumulation(
     return bounds if node in unordered and bounds.is_from_least() else Extreme(e, node, row)
 
 
+def with_initial(
+    e: Elemental, node: Node, row: Sequence[Index], target: Target, value: ir.Value
+) -> ir.Value:
+    """The result of the reduction ``node`` whose elements combine to ``value``: its initial value joins in."""
+    group = accumulation(e, node, row, target)
+    values = group.finish(group.reducer.combine(group.initial(), [value]))
+    return group.reducer.leave(values)[0]
+
+
 def accumulate(
     e: Elemental,
     columns: Sequence[int],

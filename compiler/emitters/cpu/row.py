@@ -215,7 +215,8 @@ class RowEmitter:
         shape, rank = (*self.plan.rows, *self.plan.columns), len(self.plan.rows)
         known = source.target.fma and source.target.triple.startswith("x86_64")
         results = source.graph.results if known else []
-        self._softmaxes = softmax.find(results, shape, rank, source.functions)
+        roots = [node for _, node in self.plan.full[-1]] if known else []
+        self._softmaxes = softmax.find(roots, shape, rank, source.functions)
         sums = softmax.find_sums(results, rank, source.functions)
         self._unordered = softmax.unordered(sums, results)
         self._by_vectors = self._plan_power_pass(sums)
@@ -369,9 +370,8 @@ class RowEmitter:
         power_pass = softmax.PowerPass(x, start, powers, self.width, block, found.below, ahead)
         largest = e.value(found.largest, row_index(found.largest, row))
         number = power_pass.emit(e.value(found.top, [*row, 0]), largest, self._least[found.largest])
-        group = reduction.accumulation(e, found.total, row, target)
-        values = group.finish(group.reducer.combine(group.initial(), [number]))
-        e.bind(found.total, scalar_source(group.reducer.leave(values)[0]))
+        total = reduction.with_initial(e, found.total, row, target, number)
+        e.bind(found.total, scalar_source(total))
         if powers is not None:
             e.bind(found.power, self._row_source(powers, found.power))
 

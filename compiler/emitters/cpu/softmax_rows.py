@@ -73,11 +73,14 @@ class SoftmaxRows:
         """Compute a row, given its extremes; returns those of the ``following``."""
         e, found, (largest, least) = self.phase.elemental, self.found, extremes
         e.bind(found.largest, scalar_source(largest))
-        top = e.value(found.top, [*build.delinearize(row, self.rows), 0])
+        index = build.delinearize(row, self.rows)
+        top = e.value(found.top, [*index, 0])
         start, ahead = build.mul(row, self.width), 2 * self.width if self.ahead else 0
         block = softmax.block_of(self.target)
         powers = softmax.PowerPass(x, start, self.powers, self.width, block, found.below, ahead)
-        divisor = softmax.divisor_of(powers.emit(top, largest, least), top, least)
+        number = powers.emit(top, largest, least)
+        total = reduction.with_initial(e, found.total, index, self.target, number)
+        divisor = softmax.divisor_of(total, top, least)
         spread = divisor.spread(self._kind)
 
         def multiplied() -> list[ir.Value]:

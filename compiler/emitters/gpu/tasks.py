@@ -57,9 +57,8 @@ class TaskEmitter:
         plan = _plan(spec)
         ops = [view.operation for view in definition.source.body.operations]
         noalias = all(
-            "llvm.noalias" in str(op.attributes["arg_attrs"])
+            "arg_attrs" in op.attributes and "llvm.noalias" in str(op.attributes["arg_attrs"])
             for op in ops
-            if "arg_attrs" in op.attributes
         )
         frame = GpuFrame(self._source, plan.workspace_bytes, noalias=noalias)
         for op in ops:
