@@ -20,6 +20,7 @@ from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.frame import argument_of
 from gristmill.compiler.emitters.elemental import Elemental, arithmetic
 from gristmill.compiler.emitters.elemental.core import from_index
 from gristmill.compiler.emitters.elemental.extremum import Extremum, extremum_of
@@ -95,9 +96,8 @@ def _compared(element: ElementType) -> ElementType | None:
 
 def read_in_place(plan: RowExtremum, node: Node) -> Node | None:
     """The parameter whose elements are those of ``node``, if they can be read from there."""
-    while node.kind == "reshape":
-        node = node.operands[0]
-    return node if node.kind == "parameter" and node.type.element == plan.value else None
+    argument = argument_of(node)
+    return argument if argument is not None and argument.type.element == plan.value else None
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,13 @@ def reachable(roots: Sequence[Node]) -> list[Node]:
     return sorted(seen, key=lambda n: n.order)
 
 
+def argument_of(node: Node) -> Node | None:
+    """The parameter that has the elements of ``node``."""
+    while node.kind == "reshape":
+        node = node.operands[0]
+    return node if node.kind == "parameter" else None
+
+
 def reached_in_place(parameter: Node, through: frozenset[str] = frozenset()) -> set[Node] | None:
     """Values that depend on ``parameter``, or ``None`` when some path to one reads it at another index.
 

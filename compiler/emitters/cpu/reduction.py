@@ -126,8 +126,7 @@ class Extreme(Accumulation):
 
     def is_from_least(self) -> bool:
         """Whether this is a maximum from -inf on: then the unsigned maximum is for NaN alone, and may start at 0."""
-        start = self.node.operands[1].constant
-        return self.is_maximum() and start is not None and float(start.flat[0]) == -math.inf
+        return self.is_maximum() and starts_at_minus_infinity(self.node)
 
     def is_maximum(self) -> bool:
         """Whether the largest is sought, not the smallest."""
@@ -189,6 +188,12 @@ def settled(number: ir.Value) -> ir.Value:
     ``freeze`` would do, but LLVM moves it into loops and takes the flags off what it meets there.
     """
     return llvm.InlineAsmOp(number.type, [number], "", "=x,0").result
+
+
+def starts_at_minus_infinity(node: Node) -> bool:
+    """Whether the initial value of the reduction ``node``, of floats, is the constant -inf."""
+    start = node.operands[1].constant
+    return start is not None and float(start.flat[0]) == -math.inf
 
 
 def _bits(number: ir.Value) -> ir.Value:

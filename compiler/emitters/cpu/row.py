@@ -27,6 +27,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
     PhaseFrame,
+    argument_of,
     element_cost,
     interleaving,
     node_cost,
@@ -237,7 +238,7 @@ class RowEmitter:
         alone = plan.stages == [[found.largest], [found.total]]
         if not alone or plan.kept[1] not in ([], [found.power]):
             return None
-        if _argument(found.x) is None and found.x not in plan.kept[0]:
+        if argument_of(found.x) is None and found.x not in plan.kept[0]:
             plan.kept[0].append(found.x)
         return found
 
@@ -331,7 +332,7 @@ class RowEmitter:
         found = self._by_vectors
         return (
             found is not None
-            and _argument(found.x) is not None
+            and argument_of(found.x) is not None
             and [x.quotient for x in self._softmaxes if x.total is found.total]
             == self.source.graph.results
             and 0 in self._stages
@@ -341,7 +342,7 @@ class RowEmitter:
     def _plain_softmax(self, phase: PhaseFrame) -> SoftmaxRows:
         found = self._by_vectors
         assert found is not None
-        argument = _argument(found.x)
+        argument = argument_of(found.x)
         assert argument is not None
         return SoftmaxRows(
             phase,
@@ -357,7 +358,7 @@ class RowEmitter:
     def _powers(self, phase: PhaseFrame, row: list[Index], found: softmax.PowerSum) -> None:
         """The second pass over a row: the exponentials of ``found`` and their sum, by vectors."""
         e, target = phase.elemental, self.source.target
-        argument, start, ahead = _argument(found.x), 0, 0
+        argument, start, ahead = argument_of(found.x), 0, 0
         if argument is None:
             x = self._row_buffer(phase, found.x)
         else:
@@ -442,7 +443,7 @@ class RowEmitter:
         if self.source.target.vector_bytes == 64 or len(plan.columns) != 1:
             return found
         if self._by_vectors is not None:
-            parameter = _argument(self._by_vectors.x)
+            parameter = argument_of(self._by_vectors.x)
             if parameter is not None and self._is_asked_for(parameter):
                 found.add(parameter)
         for node in plan.stages[0] if plan.stages else []:
@@ -531,13 +532,6 @@ class RowEmitter:
             return build.load(buffer, (position,), node.type.element)
 
         return source
-
-
-def _argument(node: Node) -> Node | None:
-    """The parameter that has the elements of ``node``."""
-    while node.kind == "reshape":
-        node = node.operands[0]
-    return node if node.kind == "parameter" else None
 
 
 def row_index(node: Node, row: Sequence[Index]) -> list[Index]:

@@ -19,7 +19,6 @@ holds where the largest x of the row is at most 69 above the least; rows of whic
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +29,7 @@ from mlir.dialects import math as mlir_math
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.frame import reachable
+from gristmill.compiler.emitters.cpu.reduction import starts_at_minus_infinity
 from gristmill.compiler.emitters.elemental import Elemental, Source
 from gristmill.compiler.emitters.elemental.contraction import simple_reducer
 from gristmill.compiler.emitters.elemental.ranges import bound_of
@@ -104,7 +104,7 @@ def find_sums(results: Sequence[Node], rank: int, functions: Mapping[str, Graph]
         reference = bound or _reference(power, rank, functions)
         if reference and simple_reducer(reducer) == "add" and _is_of_rows(node, rank):
             top, largest = reference
-            if _is_from_least(largest):
+            if starts_at_minus_infinity(largest):
                 found.append(PowerSum(node, power, top, largest, bound is not None))
     return found
 
@@ -163,11 +163,6 @@ def _reference(power: Node, rank: int, functions: Mapping[str, Graph]) -> tuple[
 
 def _is_of_rows(reduction: Node, rank: int) -> bool:
     return reduction.dims("dimensions") == list(range(rank, reduction.operands[0].type.rank))
-
-
-def _is_from_least(largest: Node) -> bool:
-    start = largest.operands[1].constant
-    return start is not None and float(start.flat[0]) == -math.inf
 
 
 def _is_same_for_row(node: Node, rank: int) -> bool:
