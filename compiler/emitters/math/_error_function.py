@@ -10,6 +10,7 @@ from gristmill.compiler.emitters.math._values import (
     fma,
     polynomial,
     select,
+    split_polynomial,
     two_product,
 )
 
@@ -52,22 +53,42 @@ _ERF_SMALL_F64 = (
     -7.604878648834519e-10,
 )
 
-# (1 + 2 x) e^(x²) erfc x = p((x - 4) / (x + 4)), relative weight: Remez. First on [½, 10.3] with error 2^-32.7, then
-# on [½, 27.5] with error 2^-58.0, the first coefficient in two parts.
+# e^(x²) erfc x = p(x) / q(x) on [0, 10.2], relative weight: Remez with the divisor of the step before as a weight, relative
+# error 2^-33.5.
 _ERFCX_SHORT = (
-    1.2329951188005486,
-    -0.13962111726931253,
-    0.015379614895444009,
-    0.06809706835228783,
-    -0.10103777766088103,
-    0.09373340599845259,
-    -0.06634620511817445,
-    0.037150729388649266,
-    -0.016120145905151883,
-    0.005160709225904431,
-    -0.0008594522655384708,
-    -0.000508029606575938,
+    (
+        0.9999999999191777,
+        1.4342916464711912,
+        1.0007289506464268,
+        0.4024487561017211,
+        0.09284824958514218,
+        0.010019970244426656,
+    ),
+    (
+        1.0,
+        2.5626708025760165,
+        2.8923935365041116,
+        1.8557452920555337,
+        0.7222245649122307,
+        0.16456815762915872,
+        0.017759957689741535,
+    ),
 )
+# (2^f - 1) / f for |f| ≤ 0.5001, weight f / 2^f: Remez, relative error 2^-34.3.
+_EXP2_SHORT = (
+    0.6931471807048071,
+    0.2402265106708366,
+    0.05550410365250362,
+    0.0096180380498345,
+    0.0013333935442286355,
+    0.00015466784236392692,
+    1.5196120102345363e-05,
+)
+
+_LOG2E = 1.4426950408889634
+
+# (1 + 2 x) e^(x²) erfc x = p((x - 4) / (x + 4)) on [½, 27.5], relative weight: Remez, relative error 2^-58.0, the first
+# coefficient in two parts.
 _ERFCX_LOW = -4.3777077271957226e-17
 _ERFCX = (
     1.2329951186255526,
@@ -100,11 +121,11 @@ def _erf_small(x: Value) -> Value:
     return fma(polynomial(x * x, table), x, x)
 
 
-def _erfc_large(magnitude: Value, table: tuple[float, ...], low: float, bound: float) -> Value:
+def _erfc_large(magnitude: Value, bound: float) -> Value:
     """erfc of a binary64 in [½, bound]; above it, erfc(bound)."""
     a = magnitude.at_most(bound)
     t = (a - 4.0) / (a + 4.0)
-    scaled, scaled_low = fast_two_sum(table[0], fma(polynomial(t, table[1:]), t, low))
+    scaled, scaled_low = fast_two_sum(_ERFCX[0], fma(polynomial(t, _ERFCX[1:]), t, _ERFCX_LOW))
     divisor, divisor_low = fast_two_sum(a + a, a.constant(1.0))
     reciprocal = 1.0 / divisor
     factor = scaled * reciprocal
@@ -122,17 +143,32 @@ def erf(x: Value) -> Value:
         large = fma(-square, square, 1.0)
         small = magnitude < 1.25
     else:
-        large = 1.0 - _erfc_large(magnitude, _ERFCX, _ERFCX_LOW, 7.0)
+        large = 1.0 - _erfc_large(magnitude, 7.0)
         small = magnitude < 1.0
     return select(small, _erf_small(x), large.copysign(x))
 
 
+def _erfc_f32(x: Value) -> Value:
+    """erfc of a binary32 in binary64, where x² is exact and e^(-x²) keeps 2^-33 relative to itself."""
+    wide = x.widen()
+    a = wide.abs().at_most(10.2)
+    square, rounder = a * a, a.format.rounder
+    shifted = fma(square, -_LOG2E, rounder)
+    f = fma(square, -_LOG2E, rounder - shifted)
+    power = fma(split_polynomial(f, _EXP2_SHORT), f, 1.0)
+    # e^(-x²) with the sign of x, for the one multiply-add that ends both in erfc |x| and in 2 - erfc |x|
+    one = wide.constant(1.0).copysign(wide)
+    power = (power * one).bits() + (shifted.bits() << a.format.mantissa)
+    dividend, divisor = (polynomial(a, table) for table in _ERFCX_SHORT)
+    # the quotient does not wait for the power
+    return fma(dividend / divisor, power.as_float(), 1.0 - one).narrow()
+
+
 def erfc(x: Value) -> Value:
-    """1 - erf x, accurate relative to its value; f32 through f64."""
-    wide = x.widen() if x.single else x
-    table, low, bound = (_ERFCX_SHORT, 0.0, 10.3) if x.single else (_ERFCX, _ERFCX_LOW, 27.3)
-    magnitude = wide.abs()
-    tail = _erfc_large(magnitude, table, low, bound)
-    large = select(wide < 0.0, 2.0 - tail, tail)
-    result = select(magnitude < 0.5, 1.0 - _erf_small(wide), large)
-    return result.narrow() if x.single else result
+    """1 - erf x, accurate relative to its value."""
+    if x.single:
+        return _erfc_f32(x)
+    magnitude = x.abs()
+    tail = _erfc_large(magnitude, 27.3)
+    large = select(x < 0.0, 2.0 - tail, tail)
+    return select(magnitude < 0.5, 1.0 - _erf_small(x), large)
