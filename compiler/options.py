@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 #: The passes from ``hlo`` to ``fused``, as a pipeline string.
 DEFAULT_PIPELINE = (
     "inline-calls,dce-hlo,simplify-loops,unroll-loops,canonicalize-hlo,fold-constants,resolve-shape-assertions,"
-    "canonicalize-hlo{remove-barriers=true},inline-calls,hoist-products,rewrite-sigmoids,cse-hlo,dce-hlo,"
-    "check-supported,order-effects,limit-sorts,split-reductions,fuse,dce-hlo"
+    "canonicalize-hlo{remove-barriers=true},inline-calls,hoist-products,rewrite-sigmoids,rewrite-error-functions,"
+    "cse-hlo,dce-hlo,check-supported,order-effects,limit-sorts,split-reductions,fuse,dce-hlo"
 )
 
 #: The forms that a GPU's kernels can have.

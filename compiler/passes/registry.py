@@ -31,6 +31,7 @@ PASSES: dict[str, str] = _table(
     ("hoist-products", "hoist_products:HoistProductsPass"),
     ("unroll-loops", "unroll_loops:UnrollLoopsPass"),
     ("rewrite-sigmoids", "rewrite_sigmoids:RewriteSigmoidsPass"),
+    ("rewrite-error-functions", "rewrite_error_functions:RewriteErrorFunctionsPass"),
     ("check-supported", "check_supported:CheckSupportedPass"),
     ("order-effects", "order_effects:OrderEffectsPass"),
     ("limit-sorts", "limit_sorts:LimitSortsPass"),
