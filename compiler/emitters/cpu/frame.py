@@ -187,7 +187,7 @@ _COST = {
     "rsqrt": 4,
     "sqrt": 4,
     "divide": 4,
-    "remainder": 30,
+    "remainder": 20,
     "gather": 4,
 }
 

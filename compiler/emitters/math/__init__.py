@@ -4,7 +4,7 @@
 In: SSA values of ``f32``, ``f64`` or vectors of them. Out: the function's value, accurate over the whole
 range (within 1.6 ulp, most functions within 1.1), subnormal numbers, infinities, NaN and signed zeros
 included. The code has no branches, calls or memory accesses, so that LLVM's loop vectoriser handles loops over
-it; the one exception is ``remainder``, which loops. No fast-math flags are set and none may be added later.
+it; the one exception is ``remainder`` of ``f64``, which loops. No fast-math flags are set and none may be added later.
 
 ``math.fma`` must be a fused operation. It is one instruction where the target has it (AVX2-class x86-64 and later,
 every AArch64); elsewhere LLVM calls ``fma`` of the C library: right, and slow. The same holds for the rounding

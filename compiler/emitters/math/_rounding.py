@@ -44,6 +44,11 @@ def _scale(x: Value, exponent: Value) -> Value:
     return x
 
 
+def _all(condition: Value) -> ir.Value[ir.Type]:
+    """Whether every lane of ``condition`` is true."""
+    return Value(_any(~condition)).differs(1).value
+
+
 def _any(condition: Value) -> ir.Value[ir.Type]:
     """Whether any lane of ``condition`` is true."""
     if condition.shape is None:
@@ -53,17 +58,62 @@ def _any(condition: Value) -> ir.Value[ir.Type]:
 
 
 def remainder(x: Value, y: Value) -> Value:
-    """x - y · trunc(x / y), exact, with the sign of x (C's fmod).
+    """x - y · trunc(x / y), exact, with the sign of x (C's fmod)."""
+    return _remainder_f32(x, y) if x.single else _remainder_f64(x, y)
 
-    One round of the loop removes ``mantissa - 1`` bits of the quotient, so that nearly all calls take one. The
-    partial quotient q is below 2^mantissa and is the true floor or one more, because division rounds to
-    nearest; x - q · divisor is then representable, and the fused multiply-add exact.
+
+#: Bits of the quotient that a step takes away; six steps do for those of binary32, of which there are at most 277.
+_STEP, _STEPS = 47, 6
+
+
+def _remainder_f32(x: Value, y: Value) -> Value:
+    """The remainder in binary64, without a branch.
+
+    A step subtracts q d, d = 2^(47 i) y and q the integer nearest to rest / d, |q| < 2^48. What is left is 0.54 d at
+    most and a multiple of d / 2^26 or of x's last place (the lower one, if q is not 0), so that the fused multiply-add
+    is exact. A zero y, an infinite x and NaN give NaN on their own: 0 · infinity or infinity - infinity.
+    """
+    divisor = y.abs().widen().at_most(2.0**129)  # infinity: more than twice every finite x
+    inverse, rest = 1.0 / divisor, x.abs().widen()
+    rounder = rest.format.rounder
+    for step in reversed(range(_STEPS)):
+        scale = 2.0 ** (_STEP * step)
+        quotient = fma(rest, inverse * (1 / scale), rounder) - rounder
+        rest = fma(-quotient, divisor * scale, rest)
+    rest = select(rest < 0.0, rest + divisor, rest)
+    return rest.narrow().copysign(x)
+
+
+def _remainder_f64(x: Value, y: Value) -> Value:
+    """The remainder by one division where the quotient is below 2^53, else by a loop.
+
+    The nearest quotient, rounded down to an integer, is the true one or one more; x - q y is representable then, and
+    the fused multiply-add exact.
+    """
+    magnitude, divisor = x.abs(), y.abs()
+    quotient = magnitude / divisor
+    # infinity / infinity is NaN, and 0 · infinity would be
+    near = (quotient < 2.0**53) & (divisor < float("inf"))
+    branch = scf.IfOp(_all(near), [x.value.type], has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        rest = fma(-quotient.trunc(), divisor, magnitude)
+        scf.YieldOp([select(rest < 0.0, rest + divisor, rest).value])
+    with ir.InsertionPoint(branch.else_block):
+        scf.YieldOp([_remainder_by_rounds(magnitude, divisor).value])
+    return Value(branch.results[0]).copysign(x)
+
+
+def _remainder_by_rounds(x: Value, divisor: Value) -> Value:
+    """The remainder of two numbers that are not negative.
+
+    One round of the loop removes ``mantissa - 1`` bits of the quotient. The partial quotient q is below 2^mantissa and
+    is the true floor or one more, because division rounds to nearest; x - q · divisor is then representable, and the
+    fused multiply-add exact.
     """
     form = x.format
-    divisor = y.abs()
-    invalid = (divisor.equal(0.0) | divisor.is_nan()) | ~(x.abs() < float("inf"))
+    invalid = (divisor.equal(0.0) | divisor.is_nan()) | ~(x < float("inf"))
     # lanes that need no work leave the loop at once
-    start = select(invalid, 0.0, x.abs())
+    start = select(invalid, 0.0, x)
     divisor = select(invalid, 1.0, divisor)
     loop = scf.WhileOp([start.value.type], [start.value])
     before = ir.Block.create_at_start(loop.regions[0], [start.value.type])
@@ -79,5 +129,4 @@ def remainder(x: Value, y: Value) -> Value:
         reduced = fma((rest / scaled).trunc(), -scaled, rest)
         reduced = select(reduced < 0.0, reduced + scaled, reduced)
         scf.YieldOp([select(rest >= divisor, reduced, rest).value])
-    result = Value(loop.results[0]).copysign(x)
-    return select(invalid, float("nan"), result)
+    return select(invalid, float("nan"), Value(loop.results[0]))
