@@ -16,7 +16,7 @@ from mlir import ir
 
 from gristmill.compiler.passes.rewriting import Rewriter, Rule, snapshot
 from gristmill.dialects import builders, hlo
-from gristmill.dialects.types import Tensor
+from gristmill.dialects.types import Tensor, mlir_type, tensor
 
 Result = Sequence[ir.Value] | None
 
@@ -109,5 +109,85 @@ def reduce_of_reduce(r: Rewriter, op: ir.Operation) -> Result:
     )
 
 
+#: Pieces of a concatenation that are combined one after the other, at most.
+_MOST_PIECES = 8
+
+
+def reduce_of_pieces(r: Rewriter, op: ir.Operation) -> Result:
+    """A reduction over few arrays side by side → what it computes, array after array.
+
+    ``jnp.select`` looks for the first condition that holds by an argmax over all of them, concatenated; this way
+    neither the concatenation nor the indices are stored.
+    """
+    count, dimensions = len(op.results), hlo.dims(op, "dimensions")
+    if len(dimensions) != 1:
+        return None
+    inputs, accumulators = list(op.operands)[:count], list(op.operands)[count:]
+    numbers = [_piece_count(r, value, dimensions[0]) for value in inputs]
+    function = r.module.functions()[hlo.symbol(op, "to_apply")]
+    if None in numbers or not any(numbers) or not _is_pointwise(function):
+        return None
+    if any(r.type(x).element != r.type(y).element for x, y in zip(inputs, op.results, strict=True)):
+        return None
+    shape = r.type(op.results[0]).shape
+    accumulators = [builders.broadcast_in_dim(value, shape, []) for value in accumulators]
+    for place in range(r.type(inputs[0]).shape[dimensions[0]]):
+        pieces = [_piece(r, value, place, shape) for value in inputs]
+        accumulators = _applied(function, [*accumulators, *pieces], shape)
+    return accumulators
+
+
+def _piece_count(r: Rewriter, value: ir.Value, dimension: int) -> int | None:
+    """How many arrays of size 1 along ``dimension`` are concatenated; 0 for positions, ``None`` for what else it is."""
+    joined, counter = r.producer(value, "concatenate"), r.producer(value, "iota")
+    if counter is not None and hlo.integer(counter, "dimension") == dimension:
+        return 0
+    if joined is None or hlo.integer(joined, "dimension") != dimension:
+        return None
+    pieces = list(joined.operands)
+    single = all(r.type(piece).shape[dimension] == 1 for piece in pieces)
+    return len(pieces) if single and len(pieces) <= _MOST_PIECES else None
+
+
+def _piece(r: Rewriter, value: ir.Value, place: int, shape: Sequence[int]) -> ir.Value:
+    """Array number ``place`` of what :func:`_piece_count` has accepted, without the dimension."""
+    joined = r.producer(value, "concatenate")
+    if joined is None:
+        return builders.splat(place, r.type(value).with_shape(tuple(shape)))
+    return builders.reshape(joined.operands[place], shape)
+
+
+def _is_pointwise(function: ir.Operation) -> bool:
+    """Whether the body of ``function`` is elementwise operations of scalars and nothing else."""
+    return all(
+        op.name == "func.return" or hlo.short_name(op) == "constant" or _is_elementwise(op)
+        for op in snapshot(function)
+    )
+
+
+def _is_elementwise(op: ir.Operation) -> bool:
+    return hlo.short_name(op) in hlo.OPS and hlo.has_trait(op, "elementwise")
+
+
+def _applied(
+    function: ir.Operation, arguments: Sequence[ir.Value], shape: Sequence[int]
+) -> list[ir.Value]:
+    """The body of ``function``, of scalars, applied to each element of arrays of ``shape``."""
+    block = function.regions[0].blocks[0]
+    values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, arguments, strict=True))
+    for op in snapshot(function):
+        if op.name == "func.return":
+            return [values[value] for value in op.operands]
+        if hlo.short_name(op) == "constant":
+            made = builders.broadcast_in_dim(op.clone().results[0], shape, [])
+        else:
+            kinds = [mlir_type(tensor(x).with_shape(tuple(shape))) for x in op.results]
+            attributes = {name: op.attributes[name] for name in op.attributes}
+            operands = [values[x] for x in op.operands]
+            made = ir.Operation.create(op.name, kinds, operands, attributes).results[0]
+        values[op.results[0]] = made
+    raise AssertionError("a verified function returns")
+
+
 #: Op name to the rules that are tried on it, in order.
-RULES: dict[str, tuple[Rule, ...]] = {"reduce": (unit_dimensions, reduce_of_reduce)}
+RULES: dict[str, tuple[Rule, ...]] = {"reduce": (unit_dimensions, reduce_of_reduce, reduce_of_pieces)}
