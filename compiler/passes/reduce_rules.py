@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mlir import ir
@@ -182,7 +182,7 @@ def _applied(
             made = builders.broadcast_in_dim(op.clone().results[0], shape, [])
         else:
             kinds = [mlir_type(tensor(x).with_shape(tuple(shape))) for x in op.results]
-            attributes = {name: op.attributes[name] for name in op.attributes}
+            attributes = dict(cast("list[tuple[str, ir.Attribute]]", op.attributes.items()))
             operands = [values[x] for x in op.operands]
             made = ir.Operation.create(op.name, kinds, operands, attributes).results[0]
         values[op.results[0]] = made
@@ -190,4 +190,6 @@ def _applied(
 
 
 #: Op name to the rules that are tried on it, in order.
-RULES: dict[str, tuple[Rule, ...]] = {"reduce": (unit_dimensions, reduce_of_reduce, reduce_of_pieces)}
+RULES: dict[str, tuple[Rule, ...]] = {
+    "reduce": (unit_dimensions, reduce_of_reduce, reduce_of_pieces)
+}

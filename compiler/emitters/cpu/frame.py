@@ -192,6 +192,28 @@ _COST = {
 }
 
 
+#: The same of an operation on complex numbers; 2 for the rest.
+_COMPLEX_COST = {
+    "abs": 8,
+    "divide": 24,
+    "exponential": 40,
+    "exponential_minus_one": 120,
+    "log": 60,
+    "log_plus_one": 60,
+    "sine": 80,
+    "cosine": 80,
+    "tan": 120,
+    "tanh": 120,
+    "logistic": 120,
+    "power": 120,
+    "atan2": 120,
+    "sqrt": 16,
+    "rsqrt": 24,
+    "cbrt": 80,
+    "sign": 24,
+}
+
+
 def reachable(roots: Sequence[Node]) -> list[Node]:
     """Every node that ``roots`` depend on, roots included, in program order."""
     seen: set[Node] = set()
@@ -234,7 +256,11 @@ def reached_in_place(parameter: Node, through: frozenset[str] = frozenset()) -> 
 
 def node_cost(node: Node) -> int:
     """Rough cost of one element of ``node`` alone, in tenths of a nanosecond."""
-    return 0 if node.kind in ("parameter", "constant") else _COST.get(node.kind, 1)
+    if node.kind in ("parameter", "constant"):
+        return 0
+    if node.operands and node.operands[0].type.element.kind == "complex":
+        return _COMPLEX_COST.get(node.kind, 2)
+    return _COST.get(node.kind, 1)
 
 
 def element_cost(graph: Graph) -> int:

@@ -125,6 +125,14 @@ def compare(direction: str, a: ir.Value, b: ir.Value) -> ir.Value:
     return join(*results).result
 
 
+def within(number: ir.Value, square: float, *, inclusive: bool) -> ir.Value:
+    """Whether the square of the absolute value of ``number``, of ``f32`` parts, is below ``square`` or, if
+    ``inclusive``, is that; NaN is not."""
+    bound = constant(element_type("f64"), square)
+    predicate = _F.OLE if inclusive else _F.OLT
+    return arith.CmpFOp(predicate, library.emit_square_of_magnitude(parts(number)), bound).result
+
+
 def select(condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
     """``condition ? then : otherwise``, part by part so that it vectorises."""
     pairs = zip(parts(then), parts(otherwise), strict=True)

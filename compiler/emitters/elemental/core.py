@@ -21,7 +21,13 @@ from mlir.dialects import arith
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.elemental import arithmetic, complex_arithmetic, cubics, ranges
+from gristmill.compiler.emitters.elemental import (
+    arithmetic,
+    complex_arithmetic,
+    cubics,
+    magnitudes,
+    ranges,
+)
 from gristmill.compiler.emitters.math import NONPOSITIVE_EXPONENTIAL, emit_logistic_of_cubic
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.errors import UnsupportedError
@@ -228,6 +234,10 @@ def _complex(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
 
 
 def _compare(e: Elemental, node: Node, index: tuple[Index, ...]) -> ir.Value:
+    bound = magnitudes.find(node, e.is_bound)
+    if bound is not None:
+        number = e.value(bound.number, index)
+        return complex_arithmetic.within(number, bound.square, inclusive=bound.inclusive)
     lhs, rhs = (e.value(operand, index) for operand in node.operands)
     element = node.operands[0].type.element
     return arithmetic.compare(node.string("direction"), node.string("type"), element, lhs, rhs)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from mlir import ir
 
-from gristmill.compiler.emitters.math import _complex
+from gristmill.compiler.emitters.math import _complex, _complex_short
 from gristmill.compiler.emitters.math._error_function import erf, erfc
 from gristmill.compiler.emitters.math._exponential import (
     exponential,
@@ -43,6 +43,7 @@ __all__ = [
     "emit_complex",
     "emit_logistic_of_cubic",
     "emit_magnitude",
+    "emit_square_of_magnitude",
     "expand_exponentials",
     "supported",
 ]
@@ -129,28 +130,33 @@ def emit_complex(name: str, operands: Sequence[Parts]) -> Parts:
 
     All parts have one type, ``f32`` or ``f64``; ``f32`` is computed in ``f64`` and rounded once.
     """
-    wide = [_widened(operand) for operand in operands]
-    if name in _complex.UNARY:
-        (operand,) = wide
-        result = _complex.UNARY[name](operand)
+    values = [(Value(real), Value(imaginary)) for real, imaginary in operands]
+    single = values[0][0].single
+    result: _complex.Complex
+    if single and name in _complex_short.UNARY:
+        result = _complex_short.UNARY[name](*values)
+    elif single and name in _complex_short.BINARY:
+        result = _complex_short.BINARY[name](*values)
     else:
-        lhs, rhs = wide
-        result = _complex.BINARY[name](lhs, rhs)
-    single = element_name(operands[0][0].type) == "f32"
-    real, imaginary = (part.narrow() if single else part for part in result)
-    return real.value, imaginary.value
+        function: Callable[..., _complex.Complex] = {**_complex.UNARY, **_complex.BINARY}[name]
+        result = function(*map(_widened, values)) if single else function(*values)
+        result = (result[0].narrow(), result[1].narrow()) if single else result
+    return result[0].value, result[1].value
 
 
 def emit_magnitude(parts: Parts) -> ir.Value[ir.Type]:
     """Emit the absolute value of a complex number, exact to a rounding for ``f32`` parts."""
-    if element_name(parts[0].type) == "f32":
-        return _complex.short_magnitude(_widened(parts)).narrow().value
-    return _complex.magnitude(_widened(parts)).value
+    z = Value(parts[0]), Value(parts[1])
+    return (_complex_short if z[0].single else _complex).magnitude(z).value
 
 
-def _widened(parts: Parts) -> _complex.Complex:
-    real, imaginary = Value(parts[0]), Value(parts[1])
-    return (real.widen(), imaginary.widen()) if real.element == "f32" else (real, imaginary)
+def emit_square_of_magnitude(parts: Parts) -> ir.Value[ir.Type]:
+    """Emit the square of the absolute value of a complex number of ``f32`` parts, in ``f64``, exact to a rounding."""
+    return _complex_short.square((Value(parts[0]), Value(parts[1]))).value
+
+
+def _widened(z: _complex.Complex) -> _complex.Complex:
+    return z[0].widen(), z[1].widen()
 
 
 def expand_exponentials(module: ir.Module, *, scaled: bool = False, split: bool = False) -> None:

@@ -73,11 +73,6 @@ def magnitude(z: Complex) -> Value:
     return select(_is_infinite(z), _INFINITY, length)
 
 
-def short_magnitude(z: Complex) -> Value:
-    """``|z|`` of a number whose parts came from ``f32``: squares neither overflow nor underflow."""
-    return select(_is_infinite(z), _INFINITY, _norm(z).sqrt())
-
-
 def multiply(a: Complex, b: Complex) -> Complex:
     """``a * b``, four products."""
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from gristmill.compiler.emitters.math._exponential import exponential_of_negative
+from gristmill.compiler.emitters.math._exponential import (
+    exponential_of_negative,
+    exponential_short,
+)
 from gristmill.compiler.emitters.math._values import (
     Value,
     fast_two_sum,
     fma,
     polynomial,
     select,
-    split_polynomial,
     two_product,
 )
 
@@ -53,7 +55,7 @@ _ERF_SMALL_F64 = (
     -7.604878648834519e-10,
 )
 
-# e^(x²) erfc x = p(x) / q(x) on [0, 10.2], relative weight: Remez with the divisor of the step before as a weight, relative
+# e^(x²) erfc x = p(x) / q(x) on [0, 10.2], relative weight: Remez, weighted by the divisor of the step before; relative
 # error 2^-33.5.
 _ERFCX_SHORT = (
     (
@@ -74,18 +76,6 @@ _ERFCX_SHORT = (
         0.017759957689741535,
     ),
 )
-# (2^f - 1) / f for |f| ≤ 0.5001, weight f / 2^f: Remez, relative error 2^-34.3.
-_EXP2_SHORT = (
-    0.6931471807048071,
-    0.2402265106708366,
-    0.05550410365250362,
-    0.0096180380498345,
-    0.0013333935442286355,
-    0.00015466784236392692,
-    1.5196120102345363e-05,
-)
-
-_LOG2E = 1.4426950408889634
 
 # (1 + 2 x) e^(x²) erfc x = p((x - 4) / (x + 4)) on [½, 27.5], relative weight: Remez, relative error 2^-58.0, the first
 # coefficient in two parts.
@@ -152,16 +142,12 @@ def _erfc_f32(x: Value) -> Value:
     """erfc of a binary32 in binary64, where x² is exact and e^(-x²) keeps 2^-33 relative to itself."""
     wide = x.widen()
     a = wide.abs().at_most(10.2)
-    square, rounder = a * a, a.format.rounder
-    shifted = fma(square, -_LOG2E, rounder)
-    f = fma(square, -_LOG2E, rounder - shifted)
-    power = fma(split_polynomial(f, _EXP2_SHORT), f, 1.0)
     # e^(-x²) with the sign of x, for the one multiply-add that ends both in erfc |x| and in 2 - erfc |x|
     one = wide.constant(1.0).copysign(wide)
-    power = (power * one).bits() + (shifted.bits() << a.format.mantissa)
+    power = exponential_short(-(a * a)) * one
     dividend, divisor = (polynomial(a, table) for table in _ERFCX_SHORT)
     # the quotient does not wait for the power
-    return fma(dividend / divisor, power.as_float(), 1.0 - one).narrow()
+    return fma(dividend / divisor, power, 1.0 - one).narrow()
 
 
 def erfc(x: Value) -> Value:

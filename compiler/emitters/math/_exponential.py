@@ -123,6 +123,17 @@ EXP_F64 = _TABLES["f64"].exp
 #: (2^f - 1) / f for |f| ≤ 0.50003 in binary32, weight f / 2^f: relative error 2^-26.4.
 _EXP2_F32 = (0.69314724, 0.24022694, 0.055502597, 0.009612261, 0.0013423626, 0.00017167325)
 
+# (2^f - 1) / f for |f| ≤ 0.5001 in binary64, weight f / 2^f: relative error 2^-34.3.
+_EXP2_SHORT = (
+    0.6931471807048071,
+    0.2402265106708366,
+    0.05550410365250362,
+    0.0096180380498345,
+    0.0013333935442286355,
+    0.00015466784236392692,
+    1.5196120102345363e-05,
+)
+
 
 def _table(x: Value) -> _Table:
     return _TABLES[x.element]
@@ -211,6 +222,15 @@ def exponential_of_nonpositive(x: Value, *, bounded: bool = False) -> Value:
     r = fma(n, -table.ln2[1], fma(n, -table.ln2[0], x))
     power = polynomial(r, [c * 2.0**-digits for c in (1.0, 1.0, *table.exp)])
     return power * (shifted.bits() << form.mantissa).as_float()
+
+
+def exponential_short(x: Value) -> Value:
+    """e^x of a binary64 from -700 to 700 or NaN, within 2^-33 of itself, for results that are rounded to binary32."""
+    rounder = x.format.rounder
+    shifted = fma(x, _LOG2E, rounder)
+    f = fma(x, _LOG2E, rounder - shifted)
+    power = fma(split_polynomial(f, _EXP2_SHORT), f, 1.0)
+    return (power.bits() + (shifted.bits() << x.format.mantissa)).as_float()
 
 
 def exponential_of_negative(

@@ -266,6 +266,13 @@ def cosine(x: Value) -> Value:
     return _sin_of_quadrant_sum(x, 1)
 
 
+def sine_and_cosine_of_f32(x: Value) -> tuple[Value, Value]:
+    """Both in binary64, with errors below 2^-30; NaN for infinities."""
+    quadrant, r = _reduce_f32(x)
+    sine, cosine = _sin_cos_f32(r)
+    return _by_quadrant(quadrant, sine, cosine), _by_quadrant(quadrant + 1, sine, cosine)
+
+
 def _divide_double(
     numerator: tuple[Value, Value], divisor: tuple[Value, Value]
 ) -> tuple[Value, Value]:
