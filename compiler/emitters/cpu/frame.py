@@ -274,17 +274,27 @@ def interleaving(graph: Graph, length: int, target: Target) -> int:
     LLVM does so for short bodies and for reductions only, and trusts the processor to overlap the rest. But a chain of
     hundreds of cycles, an exponential and a division after it or the rounds of a random number generator, fills its
     schedulers with instructions that wait, long before there are enough of them for all units. 1 leaves it to LLVM.
-    Eight vectors need more than 16 registers: with those a random number generator takes a third longer than four do.
+    Eight vectors need more than 16 registers: with those a random number generator takes a third longer than four do,
+    and a sine, which keeps many values of its own, takes as much longer with four than with two.
     """
     cost = element_cost(graph)
-    most = 8 if target.vector_registers > 16 else 4
-    count = 1 if cost < _LONG[0] else 4 if cost < _LONG[1] else most
+    most = 8 if target.vector_registers > 16 else 2 if any(map(_is_broad, graph.nodes)) else 4
+    count = 1 if cost < _LONG[0] else min(4, most) if cost < _LONG[1] else most
     while count > 1 and count * len(graph.nodes) > _MOST_NODES:
         count //= 2
     step = target.lanes(min(result.type.element.nbytes for result in graph.results))
     while count > 1 and length < 4 * count * step and length % (count * step):
         count //= 2
     return count
+
+
+def _is_broad(node: Node) -> bool:
+    """Whether a function has a dozen values or more in registers at a time, and work enough for one element."""
+    element = node.type.element
+    if element.kind == "complex":
+        return node_cost(node) >= _COMPLEX_COST["exponential"]
+    long = element.is_float and element.bits == 64 and node.kind in ("erf", "erfc")
+    return long or node.kind in ("sine", "cosine", "tan", "power")
 
 
 #: Cost of an element from which 4 and 8 vectors are computed side by side, and operations of all of them at most.

@@ -13,6 +13,7 @@ from gristmill.compiler.emitters.math._values import (
     fma,
     polynomial,
     select,
+    split_polynomial,
     two_product,
 )
 
@@ -115,7 +116,8 @@ def _erfc_large(magnitude: Value, bound: float) -> Value:
     """erfc of a binary64 in [½, bound]; above it, erfc(bound)."""
     a = magnitude.at_most(bound)
     t = (a - 4.0) / (a + 4.0)
-    scaled, scaled_low = fast_two_sum(_ERFCX[0], fma(polynomial(t, _ERFCX[1:]), t, _ERFCX_LOW))
+    rest = fma(split_polynomial(t, _ERFCX[1:]), t, _ERFCX_LOW)
+    scaled, scaled_low = fast_two_sum(_ERFCX[0], rest)
     divisor, divisor_low = fast_two_sum(a + a, a.constant(1.0))
     reciprocal = 1.0 / divisor
     factor = scaled * reciprocal

@@ -248,7 +248,7 @@ def exponential_of_negative(
     high, low = fast_two_sum(1.0, r)
     if r_low is not None:
         low = low + r_low
-    low = fma(polynomial(r, table.exp), r * r, low)
+    low = fma(split_polynomial(r, table.exp), r * r, low)
     power = high + low
     if factor is not None:
         power = fma(high, factor[0], fma(high, factor[1], low * factor[0]))
