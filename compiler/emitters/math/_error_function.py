@@ -147,7 +147,7 @@ def _erfc_f32(x: Value) -> Value:
     # e^(-x²) with the sign of x, for the one multiply-add that ends both in erfc |x| and in 2 - erfc |x|
     one = wide.constant(1.0).copysign(wide)
     power = exponential_short(-(a * a)) * one
-    dividend, divisor = (polynomial(a, table) for table in _ERFCX_SHORT)
+    dividend, divisor = (split_polynomial(a, table) for table in _ERFCX_SHORT)
     # the quotient does not wait for the power
     return fma(dividend / divisor, power, 1.0 - one).narrow()
 
