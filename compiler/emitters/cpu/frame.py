@@ -278,7 +278,10 @@ def interleaving(graph: Graph, length: int, target: Target) -> int:
     and a sine, which keeps many values of its own, takes as much longer with four than with two.
     """
     cost = element_cost(graph)
-    most = 8 if target.vector_registers > 16 else 2 if any(map(_is_broad, graph.nodes)) else 4
+    few = target.vector_registers <= 16
+    most = 4 if few else 8
+    if any(_is_complex_function(x) or (few and _is_broad(x)) for x in graph.nodes):
+        most //= 2
     count = 1 if cost < _LONG[0] else min(4, most) if cost < _LONG[1] else most
     while count > 1 and count * len(graph.nodes) > _MOST_NODES:
         count //= 2
@@ -288,11 +291,14 @@ def interleaving(graph: Graph, length: int, target: Target) -> int:
     return count
 
 
+def _is_complex_function(node: Node) -> bool:
+    """Whether ``node`` is a quotient or another function of complex numbers, of two parts with many values each."""
+    return node.type.element.kind == "complex" and node_cost(node) >= _COMPLEX_COST["divide"]
+
+
 def _is_broad(node: Node) -> bool:
-    """Whether a function has a dozen values or more in registers at a time, and work enough for one element."""
+    """Whether a real function has a dozen values or more in registers at a time, and work enough for one element."""
     element = node.type.element
-    if element.kind == "complex":
-        return node_cost(node) >= _COMPLEX_COST["exponential"]
     long = element.is_float and element.bits == 64 and node.kind in ("erf", "erfc")
     return long or node.kind in ("sine", "cosine", "tan", "power")
 
