@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from gristmill.compiler.emitters.cpu.dot_fusion import problem_of
 from gristmill.compiler.emitters.cpu.dot_problem import DotProblem
 from gristmill.compiler.emitters.cpu.frame import reachable
-from gristmill.compiler.emitters.cpu.row import plan_rows
+from gristmill.compiler.emitters.cpu.row_plan import plan_rows
 from gristmill.compiler.graph import Graph, Node
 from gristmill.dialects import hlo
 

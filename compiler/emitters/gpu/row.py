@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row emitter: reductions over the minor dimensions and everything around them, a group of threads a row.
 
-Stages are those of the CPU's row emitter (:func:`~gristmill.compiler.emitters.cpu.row.plan_rows`): one pass over the
-columns feeds the reductions of a stage, the last pass stores the full results. A thread takes *units* of consecutive
-columns (one 16-byte access), every T-th unit of its row, so that neighbouring threads read neighbouring units.
+Stages are those of the CPU's row emitter (:func:`~gristmill.compiler.emitters.cpu.row_plan.plan_rows`): one pass
+over the columns feeds the reductions of a stage, the last pass stores the full results. A thread takes *units* of
+consecutive columns (one 16-byte access), every T-th unit of its row, so that neighbouring threads read neighbouring
+units.
 
 Where the body of a reduction may not commute, a thread takes consecutive units instead, and all merges keep their
 order.
@@ -28,7 +29,7 @@ from mlir import ir
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.frame import FusionSource, element_cost
-from gristmill.compiler.emitters.cpu.row import (
+from gristmill.compiler.emitters.cpu.row_plan import (
     full_index,
     plan_rows,
     row_index,
