@@ -237,10 +237,12 @@ def accumulate(
     scratch_offset: int,
     target: Target,
     asked: Collection[Node] = (),
+    merged: int = 1,
 ) -> list[list[ir.Value]]:
     """Run over ``columns``, calling ``visit`` at each and accumulating every group; returns final accumulators.
 
-    Searches by vectors ask for the next row of the parameters ``asked`` on their way.
+    Searches by vectors ask for the next row of the parameters ``asked`` on their way. The last ``merged`` columns are
+    run over in one loop.
     """
     results: dict[int, list[ir.Value]] = {}
     for group in groups:
@@ -268,7 +270,14 @@ def accumulate(
             position += len(start)
         return following
 
-    finals = loop_nest(e, columns, initial, body, **_short_loop(columns, len(initial), target))
+    outer, inner = columns[: len(columns) - merged], columns[len(columns) - merged :]
+    extents = [*outer, math.prod(inner)]
+
+    def at(place: list[Index], values: list[ir.Value]) -> list[ir.Value]:
+        # Where elements lie one after another, LLVM leaves nothing of the division.
+        return body([*place[:-1], *build.delinearize(place[-1], inner)], values)
+
+    finals = loop_nest(e, extents, initial, at, **_short_loop(extents, len(initial), target))
     for group, start in zip(carried, starts, strict=True):
         results[id(group)] = group.finish(finals[: len(start)])
         finals = finals[len(start) :]

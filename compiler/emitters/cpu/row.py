@@ -34,6 +34,7 @@ from gristmill.compiler.emitters.cpu.frame import (
 from gristmill.compiler.emitters.cpu.loop import STRETCH
 from gristmill.compiler.emitters.cpu.row_plan import (
     full_index,
+    merged_columns,
     plan_rows,
     row_index,
     row_inplace_pairs,
@@ -58,6 +59,7 @@ class RowEmitter:
         self.source = source
         self.plan = plan_rows(source.graph)
         self.width = math.prod(self.plan.columns)
+        self._merged = merged_columns(source.graph, self.plan)
         # Offsets in scratch memory: of kept nodes, of the stages of streamed results, of reductions in lanes.
         self._offsets: dict[Node, int] = {}
         self._stages: dict[int, int] = {}
@@ -353,6 +355,7 @@ class RowEmitter:
             self._lane_offset,
             self.source.target,
             self._asked(e) if loop == 0 else (),
+            self._merged,
         )
         for node, group, values in zip(stage, groups, results, strict=True):
             if isinstance(group, reduction.Extreme) and group.opposite is not None:
