@@ -202,12 +202,15 @@ class Clustering:
         #: Free operations that several clusters may compute, and the clusters that do.
         self._shared: dict[Node, list[Cluster]] = {}
         self._live_results = set(graph.results)
+        #: Place of the root looked at: operations before it are not clustered yet, unless they joined a later one.
+        self._front = len(graph.nodes)
         #: Numbers of components that are not followed, by what computes them.
         self._computed: dict[tuple[Node, int, SymbolicIndex, int], int] = {}
 
     def run(self) -> list[Cluster]:
         """Cluster every live operation that needs a kernel; clusters come in reverse order of their roots."""
         for node in reversed(self.graph.nodes):
+            self._front = node.order
             if node.kind in CONTROL or node in self.cluster_of or not self._is_needed(node):
                 continue
             if node.kind == "reshape":
@@ -224,11 +227,13 @@ class Clustering:
 
     def _reads(self, user: Node, node: Node) -> bool:
         """Whether ``user`` reads ``node`` as a value in memory."""
+        if user.kind in CONTROL or any(node not in c.index for c in self._shared.get(user, ())):
+            return True
         owner = self.cluster_of.get(user)
         if owner is not None:
             return node not in owner.index
-        if user.kind in CONTROL or any(node not in c.index for c in self._shared.get(user, ())):
-            return True
+        if user.order < self._front and not is_free(user):
+            return True  # some later cluster will compute it: to ask its users would walk through the whole program
         # A data-movement op that no one else needs was recomputed inside its users' clusters.
         return self._is_needed(user)
 
@@ -479,8 +484,6 @@ class Clustering:
                 return True  # computed elsewhere too, from this node
             if user in cluster.index:
                 continue
-            if not is_free(user) and user not in self.cluster_of:
-                return True
             if self._reads(user, node):
                 return True
         return False
