@@ -35,7 +35,7 @@ from gristmill.runtime.types import ArrayType
 #: Tasks that each thread should have at least.
 _TASKS_A_THREAD = 4
 #: Pixels that repay copying the weights.
-_PACKED_FOR = 64
+_PACKED_FOR = 32
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
 _FMA = arith.FastMathFlags.contract

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -266,6 +267,24 @@ def node_cost(node: Node) -> int:
 def element_cost(graph: Graph) -> int:
     """Rough cost of one element of the graph's widest value, in tenths of a nanosecond."""
     return max(2, sum(node_cost(n) for n in reachable(graph.results)))
+
+
+def run_together(graph: Graph, shape: tuple[int, ...]) -> bool:
+    """Whether one loop may run over the last two dimensions of ``shape``: no value of that size tells them apart."""
+    last = {len(shape) - 2, len(shape) - 1}
+    full = [node for node in reachable(graph.results) if node.type.size == math.prod(shape)]
+    return all(node.shape == shape and _keeps_together(node, last) for node in full)
+
+
+def _keeps_together(node: Node, dimensions: set[int]) -> bool:
+    """Whether ``node`` needs nothing at an index that some, but not all of its ``dimensions`` tell."""
+    if node.kind == "broadcast_in_dim":
+        places = zip(node.dims("dimensions"), node.operands[0].shape, strict=True)
+        read = dimensions.intersection(place for place, size in places if size != 1)
+        return not read or read == dimensions
+    return node.kind in ("parameter", "constant") or (
+        node.op is not None and hlo.has_trait(node.op, "elementwise")
+    )
 
 
 def interleaving(graph: Graph, length: int, target: Target) -> int:

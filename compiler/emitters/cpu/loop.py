@@ -3,7 +3,8 @@
 
 All results of a loop fusion have one shape. When the whole computation is elementwise the nest collapses to one loop
 over the linear index; otherwise tasks are rows (all dimensions but the last) and the inner loop runs over the last
-dimension, contiguous in the results, for LLVM to vectorise. A long chain of dear operations is computed in parts,
+dimension, contiguous in the results, for LLVM to vectorise. Short rows that nothing tells apart, as those of an image
+whose channels have factors, are run over together. A long chain of dear operations is computed in parts,
 a loop for each, stretch by stretch (see :mod:`.chains`).
 """
 
@@ -27,6 +28,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     interleaving,
     reachable,
     reached_in_place,
+    run_together,
     worth_splitting,
 )
 from gristmill.compiler.emitters.elemental import Source
@@ -47,6 +49,13 @@ STRETCH = 512
 #: Elements at a time from which on, and up to which, a long chain is computed in parts: loops have a start and an end,
 #: and stages of the values at the cuts are to stay in L1.
 LEAST_IN_PARTS, MOST_IN_PARTS = 64, 1024
+
+#: Elements of a row up to which rows are run over together, and tasks that must be left.
+MOST_TOGETHER, LEAST_TASKS = 256, 16
+
+#: Elements from which on LLVM's vectoriser takes a loop that does not fill its last vector; unrolled before, as short
+#: ones are, it becomes twenty times as much code, of single elements.
+LEAST_ROLLED = 16
 
 #: Bytes of a gathered piece from which on the next one is asked for: of shorter ones the processor reaches several.
 #: And the bytes that are asked for at most: a prefetcher follows from there.
@@ -93,11 +102,15 @@ class LoopEmitter:
         #: The same of values at which a long chain is cut.
         self._cuts: dict[Node, int] = {}
         self._length = self._scratch_bytes = 0
+        shape = source.graph.results[0].shape
+        self._merges = merges_rows(source.graph)
+        #: What is run over: the results' shape, of whose last two dimensions there may be one.
+        self._shape = (*shape[:-2], shape[-2] * shape[-1]) if self._merges else shape
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
         graph = self.source.graph
-        shape = graph.results[0].shape
+        shape = self._shape
         size = math.prod(shape)
         parallel = worth_splitting(size, loop_cost(graph))
         tasks = 1
@@ -184,8 +197,12 @@ class LoopEmitter:
     def _loop(self, low: Index, high: Index, body: Body, length: int) -> None:
         """A loop over ``length`` elements, or as many as are staged, for LLVM to vectorise."""
         length = self._length if self._in_stretches else length
+        rolled = length >= LEAST_ROLLED
         count = interleaving(self.source.graph, length, self.source.target)
-        build.for_loop(low, high, body, interleave=count)
+        step = self.source.target.lanes(4)
+        if rolled and count == 1 and length <= MOST_TOGETHER and length % step == 0:
+            count = next(n for n in (4, 3, 2, 1) if length // step % n == 0)
+        build.for_loop(low, high, body, rolled=rolled, interleave=count)
 
     def _parts(
         self,
@@ -308,19 +325,27 @@ class LoopEmitter:
         """Elements ``low`` to ``high`` of a row, counted from ``first``; streamed results go to their stages."""
         graph, stages = self.source.graph, self._staged(phase)
 
+        def index(column: Index) -> list[Index]:
+            at = build.add(first, column)
+            if (
+                self._merges
+            ):  # of the division LLVM leaves nothing: the elements lie one after another
+                return [*outer, *build.delinearize(at, graph.results[0].shape[-2:])]
+            return [*outer, at]
+
         def body(iv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             with phase.elemental.scope():
-                store_results(phase, graph, [*outer, build.add(first, iv)], stages, iv)
+                store_results(phase, graph, index(iv), stages, iv)
             return []
 
-        if not graph.results[0].shape:
+        if not self._shape:
             store_results(phase, graph, [])
         elif isinstance(low, int) and isinstance(high, int) and high - low == 1:
-            store_results(phase, graph, [*outer, low])
+            store_results(phase, graph, index(low))
         else:
-            parts = self._parts(phase, low, high, lambda iv: [*outer, build.add(first, iv)], first)
+            parts = self._parts(phase, low, high, index, first)
             with phase.elemental.bound(parts):
-                self._loop(low, high, body, min(CHUNK, graph.results[0].shape[-1]))
+                self._loop(low, high, body, min(CHUNK, self._shape[-1]))
 
 
 def _nothing(phase: PhaseFrame) -> None:
@@ -391,6 +416,20 @@ def loop_cost(graph: Graph) -> int:
 def is_wide(shape: Sequence[int]) -> bool:
     """Whether there are too few rows to share between threads but the rows are long."""
     return bool(shape) and math.prod(shape[:-1]) < 16 and shape[-1] >= 4 * CHUNK
+
+
+def merges_rows(graph: Graph) -> bool:
+    """Whether short rows are run over together: their common factors, a channel's, are then computed once for all."""
+    shape = graph.results[0].shape
+    if len(shape) < 2 or 0 in shape or shape[-2] == 1 or shape[-1] > MOST_TOGETHER:
+        return False
+    outer, inner = shape[:-2], shape[-2] * shape[-1]
+    if math.prod(outer) < LEAST_TASKS and not is_wide((*outer, inner)):
+        return False
+    # Where a chain is cut, stages hold parts of a single row.
+    return (
+        not is_elementwise(graph.results) and run_together(graph, shape) and not chains.cuts(graph)
+    )
 
 
 def is_elementwise(roots: Sequence[Node]) -> bool:

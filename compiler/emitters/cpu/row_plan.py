@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from mlir import ir
 
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu.frame import node_cost, reachable, reached_in_place
+from gristmill.compiler.emitters.cpu.frame import (
+    node_cost,
+    reachable,
+    reached_in_place,
+    run_together,
+)
 from gristmill.compiler.emitters.elemental.contraction import reduce_operands
 from gristmill.compiler.graph import Graph, Node
 from gristmill.dialects import hlo
@@ -156,22 +161,8 @@ def merged_columns(graph: Graph, plan: RowPlan) -> int:
 
     Of three LLVM does not see that their elements lie one after another.
     """
-    shape = (*plan.rows, *plan.columns)
-    last = {len(shape) - 2, len(shape) - 1}
-    full = [node for node in reachable(graph.results) if node.type.size == math.prod(shape)]
-    together = all(node.shape == shape and _keeps_together(node, last) for node in full)
-    return 2 if together and len(plan.columns) > 1 else 1
-
-
-def _keeps_together(node: Node, dimensions: set[int]) -> bool:
-    """Whether ``node`` needs nothing at an index that some, but not all of its ``dimensions`` tell."""
-    if node.kind == "broadcast_in_dim":
-        places = zip(node.dims("dimensions"), node.operands[0].shape, strict=True)
-        read = dimensions.intersection(place for place, size in places if size != 1)
-        return not read or read == dimensions
-    return node.kind in ("parameter", "constant") or (
-        node.op is not None and hlo.has_trait(node.op, "elementwise")
-    )
+    together = len(plan.columns) > 1 and run_together(graph, (*plan.rows, *plan.columns))
+    return 2 if together else 1
 
 
 def row_inplace_pairs(graph: Graph, plan: RowPlan) -> list[tuple[int, int]]:
