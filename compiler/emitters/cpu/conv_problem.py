@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
+from gristmill.compiler.emitters.cpu.conv_dimension import ConvDimension
 from gristmill.compiler.emitters.cpu.windows import WindowDimension
 from gristmill.compiler.emitters.elemental.contraction import accumulator_type
 from gristmill.compiler.graph import Node
@@ -101,41 +103,57 @@ class ConvProblem:
         """Elements of the window."""
         return math.prod(self.kernel)
 
+    @cached_property
+    def dimensions(self) -> tuple[ConvDimension, ...]:
+        """The spatial dimensions."""
+        fields = (self.kernel, self.strides, self.dilations, self.low, self.base, self.outputs)
+        return tuple(ConvDimension(*values) for values in zip(*fields, strict=True))
+
     @property
     def work(self) -> int:
-        """Multiply-adds."""
-        return self.node.type.size * self.taps * self.channels
+        """Multiply-adds, those with the zeros between a dilated input's elements left out."""
+        windows = self.node.type.size // math.prod(self.outputs)
+        return windows * math.prod(d.reads for d in self.dimensions) * self.channels
+
+    @property
+    def width(self) -> int:
+        """Pixels of a row that are computed from the same taps."""
+        return self.dimensions[-1].windows(0)
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether there are zeros between the input's elements."""
+        return any(b > 1 for b in self.base)
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Elements before the input's first that windows reach, not counting the zeros between elements."""
+        return tuple(d.padding for d in self.dimensions)
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Spatial extents of the input as the windows see it: padded and dilated."""
-        return tuple(
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(
-                self.outputs, self.strides, self.kernel, self.dilations, strict=True
-            )
-        )
+        """Spatial extents of the input with the padding that windows reach."""
+        return tuple(d.padded for d in self.dimensions)
 
     @property
     def natural_input(self) -> bool:
-        """Whether the operand is laid out batch, space, channels, in the type computed in, and not dilated."""
+        """Whether the operand is laid out batch, space, channels, in the type computed in."""
         node, rank = self.node, len(self.node.shape)
         return (
             node.integer("input_batch_dimension") == 0
             and node.integer("input_feature_dimension") == rank - 1
             and node.dims("input_spatial_dimensions") == list(range(1, rank - 1))
             and node.operands[0].type.element == self.element
-            and all(b == 1 for b in self.base)
         )
 
     @property
     def reads_input(self) -> bool:
         """Whether windows can read the operand as it is, without a look at its borders."""
         inside = all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
-        return self.natural_input and inside and not any(self.low)
+        return self.natural_input and inside and not any(self.padding)
 
     def window(self, dimension: int) -> WindowDimension:
-        """The windows along one spatial dimension."""
+        """The windows along one spatial dimension of an input that is not dilated."""
         return WindowDimension(
             self.kernel[dimension],
             self.strides[dimension],
@@ -246,13 +264,14 @@ class WeightChunk:
 
         With wide vectors, each weight is multiplied by so many pixels that the second-level cache keeps up.
         """
-        few = min(problem.outputs[-1], tile.chunk) <= tile.pixels
+        few = min(problem.width, tile.chunk) <= tile.pixels
         if problem.depthwise or few or target.vector_bytes == 64:
             return None
         row = tile.block * problem.element.nbytes
         most = max(1, target.l1_bytes // (2 * row))
-        for leading in range(len(problem.kernel) + 1):
-            if math.prod(problem.kernel[leading:]) * problem.channels <= most:
+        kernel = [d.most_taps for d in problem.dimensions]
+        for leading in range(len(kernel) + 1):
+            if math.prod(kernel[leading:]) * problem.channels <= most:
                 return WeightChunk(leading, problem.channels) if leading else None
         channels = max(c for c in range(1, most + 1) if problem.channels % c == 0)
-        return WeightChunk(len(problem.kernel), channels if 2 * channels > most else most)
+        return WeightChunk(len(kernel), channels if 2 * channels > most else most)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of a convolution's operands, in the form and the element type that its innermost loops read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlir import ir
+
+from gristmill.compiler.emitters import build
+from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.control import both
+from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem
+from gristmill.compiler.emitters.cpu.frame import PhaseFrame
+from gristmill.compiler.emitters.elemental import arithmetic
+from gristmill.runtime.types import ArrayType
+
+
+def copy_input(phase: PhaseFrame, problem: ConvProblem, array: ArrayType) -> None:
+    """Copy the input to the start of the workspace; tasks are rows.
+
+    Args:
+        phase: the phase that does it.
+        problem: the convolution.
+        array: the copy, of batch, padded space and channels, those past the input's last one zero.
+    """
+    e, node = phase.elemental, problem.node
+    lhs = node.operands[0]
+    target = build.view(phase.workspace, 0, array)
+    where = node.dims("input_spatial_dimensions")
+    outer, channels = array.shape[:-2], array.shape[-1]
+    zero = build.constant(problem.element, 0)
+
+    def source(position: Sequence[Index]) -> tuple[list[Index], ir.Value]:
+        """Where a padded position lies in the operand, and whether it does."""
+        inside = build.constant(arithmetic.element_type("i1"), 1)
+        result: list[Index] = []
+        for at, before, extent in zip(position, problem.padding, problem.extents, strict=True):
+            shifted = build.sub(at, before)
+            inside = both(inside, build.at_least(shifted, 0))
+            inside = both(inside, build.less(shifted, extent))
+            result.append(shifted)
+        return result, inside
+
+    def pixel(batch: Index, position: list[Index]) -> None:
+        at, inside = source(position)
+
+        def copy(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                index: list[Index] = [0] * len(lhs.shape)
+                index[node.integer("input_batch_dimension")] = batch
+                index[node.integer("input_feature_dimension")] = channel
+                for d, component in zip(where, at, strict=False):
+                    index[d] = component
+                value = arithmetic.convert(lhs.type.element, problem.element, e.value(lhs, index))
+                build.store(value, target, [batch, *position, channel], problem.element)
+            return []
+
+        def clear(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            build.store(zero, target, [batch, *position, channel], problem.element)
+            return []
+
+        def copied() -> list[ir.Value]:
+            build.for_loop(0, problem.inputs, copy)
+            build.for_loop(problem.inputs, channels, clear)
+            return []
+
+        def cleared() -> list[ir.Value]:
+            build.for_loop(0, channels, clear)
+            return []
+
+        build.if_else(inside, [], copied, cleared)
+
+    def row(task: ir.Value) -> None:
+        batch, *position = build.delinearize(task, outer)
+
+        def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            pixel(batch, [*position, at])
+            return []
+
+        build.for_loop(0, array.shape[-2], step)
+
+    phase.each_task(row)
+
+
+def copy_kernel(phase: PhaseFrame, problem: ConvProblem, array: ArrayType, offset: int) -> None:
+    """Copy the weights into the workspace; tasks are rows of a block of features.
+
+    Args:
+        phase: the phase that does it.
+        problem: the convolution.
+        array: the copy, of group, block, window, channel and features of a block, those past the last one zero.
+        offset: the byte of the workspace where it begins.
+    """
+    e, node = phase.elemental, problem.node
+    rhs = node.operands[1]
+    target = build.view(phase.workspace, offset, array)
+    where = node.dims("kernel_spatial_dimensions")
+    features = array.shape[-1]
+
+    def row(task: ir.Value) -> None:
+        group, block, tap, channel = build.delinearize(task, array.shape[:-1])
+        first = build.mul(block, features)
+        window = [
+            build.sub(size - 1, at) if flipped else at
+            for at, size, flipped in zip(
+                build.delinearize(tap, problem.kernel),
+                problem.kernel,
+                problem.reversal,
+                strict=True,
+            )
+        ]
+
+        def copy(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            with e.scope():
+                index: list[Index] = [0] * len(rhs.shape)
+                index[node.integer("kernel_input_feature_dimension")] = channel
+                index[node.integer("kernel_output_feature_dimension")] = build.add(
+                    build.mul(group, problem.features), build.add(first, feature)
+                )
+                for d, component in zip(where, window, strict=False):
+                    index[d] = component
+                value = e.value(rhs, index)
+                wide = arithmetic.convert(rhs.type.element, problem.element, value)
+                build.store(wide, target, [group, block, tap, channel, feature], problem.element)
+            return []
+
+        def clear(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            zero = build.constant(problem.element, 0)
+            build.store(zero, target, [group, block, tap, channel, feature], problem.element)
+            return []
+
+        count: Index = features
+        if problem.features % features:
+            count = build.minimum(build.sub(problem.features, first), features)
+        build.for_loop(0, count, copy)
+        build.for_loop(count, features, clear)
+
+    phase.each_task(row)
