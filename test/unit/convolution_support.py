@@ -192,7 +192,9 @@ CASES = {
         "[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",
     ),
     "no_dimension": Case((40, 30), (30, 16), (40, 16), "[b, f]x[i, o]->[b, f]"),
-    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2), direct=False),
+    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2)),
+    "one_feature": Case((1, 15, 30, 4), (3, 3, 4, 1), (1, 13, 28, 1)),
+    "little_work": Case((1, 6, 6, 4), (3, 3, 4, 4), (1, 4, 4, 4), direct=False),
 }
 
 

@@ -188,14 +188,12 @@ class ConvProblem:
 
 
 def is_direct(node: Node) -> bool:
-    """Whether the convolution emitter serves the operation (features fill vectors, and there is work)."""
+    """Whether the convolution emitter serves the operation: numbers of one kind, and work enough."""
     if 0 in (node.type.size, node.operands[0].type.size, node.operands[1].type.size):
         return False
     problem = ConvProblem.of(node)
     kinds = {x.type.element.kind for x in (node, *node.operands)}
-    return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (
-        problem.features >= 4 and problem.work >= _MIN_WORK
-    )
+    return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (problem.work >= _MIN_WORK)
 
 
 @dataclass(frozen=True)
