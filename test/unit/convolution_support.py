@@ -194,6 +194,21 @@ CASES = {
     "no_dimension": Case((40, 30), (30, 16), (40, 16), "[b, f]x[i, o]->[b, f]"),
     "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2)),
     "one_feature": Case((1, 15, 30, 4), (3, 3, 4, 1), (1, 13, 28, 1)),
+    # Too few features for a vector, and channels enough: vectors of channels, added up at the end.
+    "channels_in_vectors": Case((1, 9, 14, 64), (3, 3, 64, 3), (1, 9, 14, 3), window=SAME),
+    "channels_in_vectors_in_place": Case((2, 9, 14, 64), (1, 1, 64, 1), (2, 9, 14, 1)),
+    "channels_in_vectors_groups": Case((1, 7, 9, 128), (3, 2, 64, 4), (1, 5, 8, 4), groups=2),
+    "channels_in_vectors_transposed": Case(
+        (2, 64, 5, 7),
+        (64, 3, 4, 4),
+        (2, 3, 10, 14),
+        "[b, f, 0, 1]x[i, o, 0, 1]->[b, f, 0, 1]",
+        {
+            "pad": "[[2, 2], [2, 2]]",
+            "lhs_dilate": "[2, 2]",
+            "reverse": "[true, true]",
+        },
+    ),
     "little_work": Case((1, 6, 6, 4), (3, 3, 4, 4), (1, 4, 4, 4), direct=False),
 }
 

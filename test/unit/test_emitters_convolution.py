@@ -95,7 +95,9 @@ def test_tiles_of_a_row_are_about_equal(width: int, sizes: set[int]) -> None:
 
 
 @pytest.mark.parametrize("element", ["f64", "f16", "i32", "i8"])
-@pytest.mark.parametrize("name", ["same", "nchw", "depthwise_left_over", "groups"])
+@pytest.mark.parametrize(
+    "name", ["same", "nchw", "depthwise_left_over", "groups", "channels_in_vectors"]
+)
 def test_types(name: str, element: str) -> None:
     check(CASES[name], element)
 
@@ -125,7 +127,7 @@ def random_case(rng: np.random.Generator) -> Case:
     numbers = LAYOUTS[rank][rng.integers(len(LAYOUTS[rank]))]
     kind = rng.choice(["plain", "plain", "groups", "depthwise", "batch_groups"])
     groups = 1 if kind == "plain" else int(rng.choice([2, 3, 16]))
-    channels = 1 if kind == "depthwise" else int(rng.integers(1, 9))
+    channels = 1 if kind == "depthwise" else int(rng.choice([*range(1, 9), 16, 16]))
     features = groups * (1 if kind == "depthwise" else int(rng.integers(1, 20)))
     by_batch = kind == "batch_groups"
     case = Case(

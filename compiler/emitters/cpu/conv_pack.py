@@ -92,37 +92,16 @@ def copy_kernel(phase: PhaseFrame, problem: ConvProblem, array: ArrayType, offse
         array: the copy, of group, block, window, channel and features of a block, those past the last one zero.
         offset: the byte of the workspace where it begins.
     """
-    e, node = phase.elemental, problem.node
-    rhs = node.operands[1]
     target = build.view(phase.workspace, offset, array)
-    where = node.dims("kernel_spatial_dimensions")
     features = array.shape[-1]
 
     def row(task: ir.Value) -> None:
         group, block, tap, channel = build.delinearize(task, array.shape[:-1])
         first = build.mul(block, features)
-        window = [
-            build.sub(size - 1, at) if flipped else at
-            for at, size, flipped in zip(
-                build.delinearize(tap, problem.kernel),
-                problem.kernel,
-                problem.reversal,
-                strict=True,
-            )
-        ]
 
         def copy(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                index: list[Index] = [0] * len(rhs.shape)
-                index[node.integer("kernel_input_feature_dimension")] = channel
-                index[node.integer("kernel_output_feature_dimension")] = build.add(
-                    build.mul(group, problem.features), build.add(first, feature)
-                )
-                for d, component in zip(where, window, strict=False):
-                    index[d] = component
-                value = e.value(rhs, index)
-                wide = arithmetic.convert(rhs.type.element, problem.element, value)
-                build.store(wide, target, [group, block, tap, channel, feature], problem.element)
+            value = _weight(phase, problem, group, tap, channel, build.add(first, feature))
+            build.store(value, target, [group, block, tap, channel, feature], problem.element)
             return []
 
         def clear(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -137,3 +116,52 @@ def copy_kernel(phase: PhaseFrame, problem: ConvProblem, array: ArrayType, offse
         build.for_loop(count, features, clear)
 
     phase.each_task(row)
+
+
+def copy_kernel_channels_last(
+    phase: PhaseFrame, problem: ConvProblem, array: ArrayType, offset: int
+) -> None:
+    """As :func:`copy_kernel`, but of group, block, window, feature and channel; all features are one block."""
+    target = build.view(phase.workspace, offset, array)
+
+    def row(task: ir.Value) -> None:
+        group, block, tap, feature = build.delinearize(task, array.shape[:-1])
+
+        def copy(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            value = _weight(phase, problem, group, tap, channel, feature)
+            build.store(value, target, [group, block, tap, feature, channel], problem.element)
+            return []
+
+        build.for_loop(0, array.shape[-1], copy)
+
+    phase.each_task(row)
+
+
+def _weight(
+    phase: PhaseFrame,
+    problem: ConvProblem,
+    group: Index,
+    tap: Index,
+    channel: Index,
+    feature: Index,
+) -> ir.Value:
+    """The weight of a group's feature, in the type computed in."""
+    node = problem.node
+    rhs = node.operands[1]
+    window = build.delinearize(tap, problem.kernel)
+    index: list[Index] = [0] * len(rhs.shape)
+    index[node.integer("kernel_input_feature_dimension")] = channel
+    index[node.integer("kernel_output_feature_dimension")] = build.add(
+        build.mul(group, problem.features), feature
+    )
+    for d, at, size, flipped in zip(
+        node.dims("kernel_spatial_dimensions"),
+        window,
+        problem.kernel,
+        problem.reversal,
+        strict=False,
+    ):
+        index[d] = build.sub(size - 1, at) if flipped else at
+    with phase.elemental.scope():
+        value = phase.elemental.value(rhs, index)
+    return arithmetic.convert(rhs.type.element, problem.element, value)

@@ -18,6 +18,8 @@ from gristmill.runtime.types import ElementType
 
 #: Multiply-adds below which the elementwise form is as good.
 _MIN_WORK = 4096
+#: Features up to which vectors may hold channels instead.
+_FEW_FEATURES = 4
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,12 @@ def is_direct(node: Node) -> bool:
 class Tile:
     """What is held in registers: ``pixels`` of the last spatial dimension by ``vectors`` of ``lanes`` features.
 
+    Of too few features to fill a vector, each has a vector of its own, of the sums over every ``lanes``-th channel.
+
     Attributes:
         features: features of one group, padded to whole tiles.
         chunk: pixels of one task, a multiple of ``pixels``.
+        channels: input channels that are multiplied at a time: 1, or ``lanes`` where those are channels.
     """
 
     lanes: int
@@ -210,14 +215,20 @@ class Tile:
     pixels: int
     features: int
     chunk: int
+    channels: int = 1
 
     @staticmethod
     def of(problem: ConvProblem, width: int, target: Target, blocking: Blocking = DEFAULT) -> Tile:
         """The tile for a problem, for rows of ``width`` pixels."""
         lanes = max(2, target.lanes(problem.element.nbytes))
+        many_registers = target.vector_bytes == 64
+        few = problem.features <= min(_FEW_FEATURES, lanes // 2)
+        if few and not problem.depthwise and problem.channels % lanes == 0:
+            pixels = min(max(1, width), 12, (24 if many_registers else 12) // problem.features)
+            chunk = max(1, -(-min(width, int(64 * blocking.rows)) // pixels)) * pixels
+            return Tile(lanes, problem.features, pixels, problem.features, chunk, channels=lanes)
         lanes = min(lanes, 1 << (problem.features - 1).bit_length())
         count = -(-problem.features // lanes)
-        many_registers = target.vector_bytes == 64
         widest = 4 if many_registers else 2
         options = [v for v in range(widest, 0, -1) if v > 1 or count == 1]
         vectors = min(options, key=lambda v: (-(-count // v) * v, -v))
@@ -234,7 +245,7 @@ class Tile:
     @property
     def block(self) -> int:
         """Features of one tile."""
-        return self.vectors * self.lanes
+        return self.vectors * self.lanes // self.channels
 
     def spans(self, width: int) -> list[tuple[int, int, int]]:
         """A row of ``width`` pixels as ``(begin, end, pixels of a tile)``: tiles that differ by one pixel at most."""
@@ -263,7 +274,7 @@ class WeightChunk:
         With wide vectors, each weight is multiplied by so many pixels that the second-level cache keeps up.
         """
         few = min(problem.width, tile.chunk) <= tile.pixels
-        if problem.depthwise or few or target.vector_bytes == 64:
+        if problem.depthwise or few or tile.channels > 1 or target.vector_bytes == 64:
             return None
         row = tile.block * problem.element.nbytes
         most = max(1, target.l1_bytes // (2 * row))

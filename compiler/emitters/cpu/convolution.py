@@ -22,7 +22,11 @@ from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu.conv_pack import copy_input, copy_kernel
+from gristmill.compiler.emitters.cpu.conv_pack import (
+    copy_input,
+    copy_kernel,
+    copy_kernel_channels_last,
+)
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
@@ -70,7 +74,7 @@ class ConvolutionEmitter:
         pixels = problem.batch * math.prod(problem.outputs)
         strips = not problem.depthwise and problem.features * problem.groups > tile.block
         packs = strips and source.target.vector_bytes < 64 and pixels >= _PACKED_FOR
-        self.reads_kernel = problem.reads_kernel and fills and not packs
+        self.reads_kernel = problem.reads_kernel and fills and not packs and tile.channels == 1
         self.writes_output = problem.writes_output and fills
         self.weights = WeightChunk.of(problem, tile, source.target)
         self.blocks = _blocks_of_task(problem, tile, source.target)
@@ -91,8 +95,10 @@ class ConvolutionEmitter:
     def _kernel_type(self) -> ArrayType:
         problem, tile = self.problem, self.tile
         blocks = tile.features // tile.block
-        shape = (problem.groups, blocks, problem.taps, problem.channels, tile.block)
-        return ArrayType(shape, problem.element)
+        inner = problem.channels, tile.block
+        if tile.channels > 1:
+            inner = tile.block, problem.channels
+        return ArrayType((problem.groups, blocks, problem.taps, *inner), problem.element)
 
     @property
     def _input_bytes(self) -> int:
@@ -114,7 +120,8 @@ class ConvolutionEmitter:
         if not self.reads_kernel:
             array = self._kernel_type
             rows = array.size // array.shape[-1]
-            copy = partial(copy_kernel, problem=problem, array=array, offset=self._input_bytes)
+            copier = copy_kernel if tile.channels == 1 else copy_kernel_channels_last
+            copy = partial(copier, problem=problem, array=array, offset=self._input_bytes)
             frame.phase(copy, rows, worth_splitting(array.size, 5))
         frame.phase(self._compute, self._tasks, worth_splitting(problem.work, 1))
         return frame.finish("convolution", 2 * problem.work)
@@ -331,7 +338,10 @@ class _Tiles:
         """As :meth:`emit`, of the first block of features."""
         problem, e = self.owner.problem, self.phase.elemental
         zeros = [self._zero] * (pixels * self.owner.tile.vectors)
-        bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
+        bounds = [
+            *self._bounds(pixel, is_border),
+            (0, problem.channels // self.owner.tile.channels),
+        ]
         shares = problem.depthwise and problem.dimensions[-1].advance == 1 and not is_border
         count = self._counts[-1]
         if shares and isinstance(count, int) and count <= _MOST_TAPS:
@@ -347,23 +357,22 @@ class _Tiles:
     def _step(
         self, pixel: Index, pixels: int
     ) -> Callable[[list[Index], list[ir.Value]], list[ir.Value]]:
-        """What one of the taps that read and one channel add to the sums of a tile."""
+        """What one of the taps that read and one channel, or a vector of them, add to the sums of a tile."""
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
         kind = self._kind
         base, weights = self._input_base(pixel), self._kernel_base()
         steps = row_strides(owner.space, owner.inputs)
+        apart = tile.lanes if tile.channels == 1 else problem.channels
 
         def step(index: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
-            *window, channel = index
+            *window, number = index
+            channel = build.mul(number, tile.channels)
             at = build.add(base, channel)
             for number, d, stride in zip(window, problem.dimensions, steps, strict=True):
                 at = build.add(at, build.mul(number, d.spacing * stride))
-            tap = build.linearize(
-                [*self._tap(window), channel], [*problem.kernel, problem.channels]
-            )
-            weight = build.add(weights, build.mul(tap, self._weight_row))
+            weight = build.add(weights, self._weight(self._tap(window), channel))
             columns = [
-                self._load(kind, 1, build.add(weight, v * tile.lanes)) for v in range(tile.vectors)
+                self._load(kind, 1, build.add(weight, v * apart)) for v in range(tile.vectors)
             ]
             result: list[ir.Value] = []
             for p in range(pixels):
@@ -371,6 +380,8 @@ class _Tiles:
                 for v, column in enumerate(columns):
                     if problem.depthwise:
                         factor = self._load(kind, 0, build.add(here, v * tile.lanes))
+                    elif tile.channels > 1:
+                        factor = self._load(kind, 0, here)
                     else:
                         scalar = build.load(self.flat[0], [here], problem.element)
                         factor = vector.BroadcastOp(kind, scalar).result
@@ -458,6 +469,15 @@ class _Tiles:
             channel = build.mul(self.group, problem.channels)
         return build.linearize([batch, *position, channel], shape)
 
+    def _weight(self, tap: Sequence[Index], channel: Index) -> Index:
+        """Where the first weights of a tap and channel lie, counted from the block's."""
+        problem, tile = self.owner.problem, self.owner.tile
+        if tile.channels > 1:
+            shape = (*problem.kernel, tile.block, problem.channels)
+            return build.linearize([*tap, 0, channel], shape)
+        position = build.linearize([*tap, channel], [*problem.kernel, problem.channels])
+        return build.mul(position, self._weight_row)
+
     @property
     def _weight_row(self) -> int:
         """Elements from one window position or channel to the next."""
@@ -482,6 +502,13 @@ class _Tiles:
     def _store(self, pixel: Index, pixels: int, sums: Sequence[ir.Value]) -> None:
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
         feature = build.add(build.mul(self.group, problem.features), self.first)
+        if tile.channels > 1:
+            for number, value in enumerate(sums):
+                p, column = divmod(number, tile.vectors)
+                self._store_element(
+                    self._total(value), build.add(pixel, p), build.add(feature, column)
+                )
+            return
         if owner.writes_output:
             result = build.flatten(self.phase.results[0])
             shape = owner.node.shape if len(owner.node.shape) > 2 else (problem.batch, 1, -1)
@@ -501,23 +528,22 @@ class _Tiles:
             vector.StoreOp(value, buffer, [build.index_value(number * tile.lanes)])
         self._store_elements(buffer, pixel, pixels, feature)
 
+    def _total(self, sums: ir.Value) -> ir.Value:
+        """The sum of a vector's elements."""
+        element = self.owner.problem.element
+        flags = arith.FastMathFlags.reassoc if element.is_float else None
+        kind = build.register_type(element)
+        return vector.ReductionOp(kind, vector.CombiningKind.ADD, sums, fastmath=flags).result
+
     def _store_elements(self, buffer: ir.Value, pixel: Index, pixels: int, feature: Index) -> None:
         """Store a tile kept in scratch element by element, wherever the output's elements lie."""
-        owner, problem, node = self.owner, self.owner.problem, self.owner.node
-        block = owner.tile.block
+        problem, block = self.owner.problem, self.owner.tile.block
         count = build.minimum(build.sub(problem.features, self.first), block)
 
         def store(column: Index, p: ir.Value) -> list[ir.Value]:
             at = build.add(build.mul(p, block), column)
             value = build.load(buffer, [at], problem.element)
-            index: list[Index] = [0] * len(node.shape)
-            index[node.integer("output_batch_dimension")] = self.batch
-            index[node.integer("output_feature_dimension")] = build.add(feature, column)
-            position = self._output(build.add(pixel, p))
-            for d, component in zip(node.dims("output_spatial_dimensions"), position, strict=False):
-                index[d] = component
-            narrow = arithmetic.convert(problem.element, node.type.element, value)
-            self.phase.store(0, narrow, index, node.type)
+            self._store_element(value, build.add(pixel, p), build.add(feature, column))
             return []
 
         def columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -525,3 +551,14 @@ class _Tiles:
             return []
 
         build.for_loop(0, count, columns)
+
+    def _store_element(self, value: ir.Value, pixel: Index, feature: Index) -> None:
+        problem, node = self.owner.problem, self.owner.node
+        index: list[Index] = [0] * len(node.shape)
+        index[node.integer("output_batch_dimension")] = self.batch
+        index[node.integer("output_feature_dimension")] = feature
+        where = node.dims("output_spatial_dimensions")
+        for d, component in zip(where, self._output(pixel), strict=False):
+            index[d] = component
+        narrow = arithmetic.convert(problem.element, node.type.element, value)
+        self.phase.store(0, narrow, index, node.type)
