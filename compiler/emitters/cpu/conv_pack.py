@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from mlir import ir
 
@@ -14,6 +15,10 @@ from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem
 from gristmill.compiler.emitters.cpu.frame import PhaseFrame
 from gristmill.compiler.emitters.elemental import arithmetic
 from gristmill.runtime.types import ArrayType
+
+#: Channels copied together where they lie apart: as many rows as a set of the first-level cache has ways, as rows of
+#: a power of two meet in one set.
+_CHANNELS_TOGETHER = 8
 
 
 def copy_input(phase: PhaseFrame, problem: ConvProblem, array: ArrayType) -> None:
@@ -27,60 +32,87 @@ def copy_input(phase: PhaseFrame, problem: ConvProblem, array: ArrayType) -> Non
     e, node = phase.elemental, problem.node
     lhs = node.operands[0]
     target = build.view(phase.workspace, 0, array)
-    where = node.dims("input_spatial_dimensions")
-    outer, channels = array.shape[:-2], array.shape[-1]
-    zero = build.constant(problem.element, 0)
+    *outer, width, channels = array.shape
+    begin = min(width, max(0, problem.padding[-1]))
+    end = min(width, max(begin, problem.padding[-1] + problem.extents[-1]))
+    is_minor = node.integer("input_feature_dimension") == len(lhs.shape) - 1
+    together = problem.inputs if is_minor else _CHANNELS_TOGETHER
 
-    def source(position: Sequence[Index]) -> tuple[list[Index], ir.Value]:
-        """Where a padded position lies in the operand, and whether it does."""
+    def source(row: Sequence[Index]) -> tuple[list[Index], ir.Value]:
+        """Where a row of the copy lies in the operand, and whether it does."""
         inside = build.constant(arithmetic.element_type("i1"), 1)
         result: list[Index] = []
-        for at, before, extent in zip(position, problem.padding, problem.extents, strict=True):
+        for at, before, extent in zip(row, problem.padding, problem.extents, strict=False):
             shifted = build.sub(at, before)
             inside = both(inside, build.at_least(shifted, 0))
             inside = both(inside, build.less(shifted, extent))
             result.append(shifted)
         return result, inside
 
-    def pixel(batch: Index, position: list[Index]) -> None:
-        at, inside = source(position)
+    def copy(row: Sequence[Index], at: Sequence[Index], pixel: Index, channel: Index) -> None:
+        index: list[Index] = [0] * len(lhs.shape)
+        index[node.integer("input_batch_dimension")] = row[0]
+        index[node.integer("input_feature_dimension")] = channel
+        position = [*at, build.sub(pixel, problem.padding[-1])]
+        for d, component in zip(node.dims("input_spatial_dimensions"), position, strict=False):
+            index[d] = component
+        with e.scope():
+            value = arithmetic.convert(lhs.type.element, problem.element, e.value(lhs, index))
+        build.store(value, target, [*row, pixel, channel], problem.element)
 
-        def copy(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            with e.scope():
-                index: list[Index] = [0] * len(lhs.shape)
-                index[node.integer("input_batch_dimension")] = batch
-                index[node.integer("input_feature_dimension")] = channel
-                for d, component in zip(where, at, strict=False):
-                    index[d] = component
-                value = arithmetic.convert(lhs.type.element, problem.element, e.value(lhs, index))
-                build.store(value, target, [batch, *position, channel], problem.element)
-            return []
+    def clear(row: Sequence[Index], pixels: tuple[int, int], first: int) -> None:
+        zero = build.constant(problem.element, 0)
+        _each(
+            pixels,
+            (first, channels),
+            lambda *at: build.store(zero, target, [*row, *at], problem.element),
+        )
 
-        def clear(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            build.store(zero, target, [batch, *position, channel], problem.element)
+    def step(task: ir.Value) -> None:
+        row = build.delinearize(task, outer)
+        at, inside = source(row[1:])
+
+        def part(first: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            last = build.add(first, together)
+            if problem.inputs % together:
+                last = build.minimum(last, problem.inputs)
+            _each((begin, end), (first, last), partial(copy, row, at))
             return []
 
         def copied() -> list[ir.Value]:
-            build.for_loop(0, problem.inputs, copy)
-            build.for_loop(problem.inputs, channels, clear)
+            clear(row, (0, begin), 0)
+            build.for_loop(0, problem.inputs, part, step=together)
+            clear(row, (begin, end), problem.inputs)
+            clear(row, (end, width), 0)
             return []
 
         def cleared() -> list[ir.Value]:
-            build.for_loop(0, channels, clear)
+            clear(row, (0, width), 0)
             return []
 
         build.if_else(inside, [], copied, cleared)
 
-    def row(task: ir.Value) -> None:
-        batch, *position = build.delinearize(task, outer)
+    phase.each_task(step)
 
-        def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            pixel(batch, [*position, at])
-            return []
 
-        build.for_loop(0, array.shape[-2], step)
+def _each(
+    pixels: tuple[Index, Index],
+    channels: tuple[Index, Index],
+    body: Callable[[ir.Value, ir.Value], None],
+) -> None:
+    """``body(pixel, channel)`` for those of two ranges."""
+    if pixels[0] == pixels[1] or channels[0] == channels[1]:
+        return
 
-    phase.each_task(row)
+    def inner(pixel: ir.Value, channel: ir.Value) -> list[ir.Value]:
+        body(pixel, channel)
+        return []
+
+    def outer(pixel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        build.for_loop(*channels, lambda channel, _: inner(pixel, channel))
+        return []
+
+    build.for_loop(*pixels, outer)
 
 
 def copy_kernel(phase: PhaseFrame, problem: ConvProblem, array: ArrayType, offset: int) -> None:
