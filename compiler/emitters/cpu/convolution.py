@@ -284,7 +284,7 @@ class _Tiles:
 
     def _accumulate(self, chunk: Index, weights: WeightChunk) -> None:
         """Compute a chunk of a row of pixels, all of it for each chunk of ``weights``; sums wait in scratch."""
-        owner, e = self.owner, self.phase.elemental
+        owner = self.owner
         tile, channels = owner.tile, owner.problem.channels
         window = [(0, count) for count in self._counts]
         array = ArrayType((tile.chunk * tile.block,), owner.problem.element)
@@ -314,15 +314,25 @@ class _Tiles:
             def add(pixel: Index, pixels: int) -> None:
                 step = self._step(pixel, pixels)
                 values = kept(pixel, pixels)
-                keep(pixel, bounded_nest(e, bounds, values, lambda at, v: step([*leading, *at], v)))
+                keep(pixel, self._nest(bounds, values, lambda at, v: step([*leading, *at], v)))
 
             self._row(chunk, add)
             return []
 
         self._row(chunk, lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
         parts = -(-channels // weights.channels)
-        bounded_nest(e, [*window[: weights.leading], (0, parts)], [], part)
+        self._nest([*window[: weights.leading], (0, parts)], [], part)
         self._row(chunk, lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
+
+    def _nest(
+        self,
+        bounds: Sequence[tuple[Index, Index]],
+        carried: Sequence[ir.Value],
+        body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+    ) -> list[ir.Value]:
+        """Loops over taps and channels, rolled if LLVM would write out as many rounds as a residue has at most."""
+        rolled = self.owner.problem.is_dilated
+        return bounded_nest(self.phase.elemental, bounds, carried, body, rolled=rolled)
 
     @property
     def _kind(self) -> ir.VectorType:
@@ -336,7 +346,7 @@ class _Tiles:
 
     def _block(self, pixel: Index, pixels: int, is_border: bool) -> None:
         """As :meth:`emit`, of the first block of features."""
-        problem, e = self.owner.problem, self.phase.elemental
+        problem = self.owner.problem
         zeros = [self._zero] * (pixels * self.owner.tile.vectors)
         bounds = [
             *self._bounds(pixel, is_border),
@@ -346,12 +356,12 @@ class _Tiles:
         count = self._counts[-1]
         if shares and isinstance(count, int) and count <= _MOST_TAPS:
             base = self._input_base(pixel)
-            window_rows = bounded_nest(
-                e, bounds[:-2], zeros, lambda at, sums: self._window_row(base, at, count, sums)
+            window_rows = self._nest(
+                bounds[:-2], zeros, lambda at, sums: self._window_row(base, at, count, sums)
             )
             self._store(pixel, pixels, window_rows)
             return
-        sums = bounded_nest(e, bounds, zeros, self._step(pixel, pixels))
+        sums = self._nest(bounds, zeros, self._step(pixel, pixels))
         self._store(pixel, pixels, sums)
 
     def _step(
