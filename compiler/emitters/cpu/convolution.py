@@ -46,6 +46,9 @@ _TASKS_A_THREAD = 4
 _PACKED_FOR = 64
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
+#: Taps that a window of a dilated input reads at, at most, for LLVM to write their loops out. It does so for as many as
+#: there may be, a tile for each; of few it makes faster code, of many it is slow itself.
+_MOST_WRITTEN_OUT = 9
 _FMA = arith.FastMathFlags.contract
 
 
@@ -330,8 +333,10 @@ class _Tiles:
         carried: Sequence[ir.Value],
         body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Loops over taps and channels, rolled if LLVM would write out as many rounds as a residue has at most."""
-        rolled = self.owner.problem.is_dilated
+        """Loops over taps and channels."""
+        problem = self.owner.problem
+        taps = math.prod(d.most_taps for d in problem.dimensions)
+        rolled = problem.is_dilated and taps > _MOST_WRITTEN_OUT
         return bounded_nest(self.phase.elemental, bounds, carried, body, rolled=rolled)
 
     @property
