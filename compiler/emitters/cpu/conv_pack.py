@@ -62,11 +62,11 @@ def copy_input(phase: PhaseFrame, problem: ConvProblem, array: ArrayType) -> Non
 
     def clear(row: Sequence[Index], pixels: tuple[int, int], first: int) -> None:
         zero = build.constant(problem.element, 0)
-        _each(
-            pixels,
-            (first, channels),
-            lambda *at: build.store(zero, target, [*row, *at], problem.element),
-        )
+
+        def store(pixel: ir.Value, channel: ir.Value) -> None:
+            build.store(zero, target, [*row, pixel, channel], problem.element)
+
+        _each(pixels, (first, channels), store)
 
     def step(task: ir.Value) -> None:
         row = build.delinearize(task, outer)
