@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +53,98 @@ CASES = {
         (1, 9, 12, 16),
         window={"pad": "[[1, 1], [2, 1]]", "lhs_dilate": "[2, 2]"},
     ),
+    # Of the residues of a row one has a pixel more than the other, of several tiles and in several chunks.
+    "transposed_wide": Case(
+        (1, 3, 75, 4),
+        (2, 2, 4, 16),
+        (1, 6, 149, 16),
+        window={"pad": "[[1, 1], [1, 0]]", "lhs_dilate": "[2, 2]"},
+    ),
+    # Kernel smaller than the dilation: residues whose windows read nothing.
+    "transposed_holes": Case(
+        (2, 5, 6, 4),
+        (1, 2, 4, 16),
+        (2, 12, 14, 16),
+        window={"pad": "[[1, 2], [0, -1]]", "lhs_dilate": "[2, 3]"},
+    ),
+    "transposed_all_dilated": Case(
+        (1, 7, 9, 4),
+        (3, 4, 4, 16),
+        (1, 5, 16, 16),
+        window={
+            "stride": "[3, 2]",
+            "pad": "[[2, 2], [5, 8]]",
+            "lhs_dilate": "[2, 3]",
+            "rhs_dilate": "[2, 2]",
+        },
+    ),
+    "transposed_in_place": Case(
+        (1, 6, 7, 8),
+        (2, 2, 8, 16),
+        (1, 12, 14, 16),
+        window={"pad": "[[1, 1], [1, 1]]", "lhs_dilate": "[2, 2]"},
+    ),
+    "transposed_few_outputs": Case(
+        (1, 9, 3, 16),
+        (3, 3, 16, 16),
+        (1, 9, 2, 16),
+        window={"pad": "[[1, 1], [0, 0]]", "lhs_dilate": "[1, 4]", "stride": "[1, 5]"},
+    ),
+    # As an exporter of a channels-first framework writes it.
+    "transposed_reversed": Case(
+        (2, 6, 5, 7),
+        (6, 18, 4, 4),
+        (2, 18, 10, 14),
+        "[b, f, 0, 1]x[i, o, 0, 1]->[b, f, 0, 1]",
+        {
+            "pad": "[[2, 2], [2, 2]]",
+            "lhs_dilate": "[2, 2]",
+            "reverse": "[true, true]",
+        },
+    ),
+    "transposed_groups": Case(
+        (1, 5, 6, 12),
+        (3, 3, 4, 24),
+        (1, 11, 13, 24),
+        window={"pad": "[[2, 2], [2, 2]]", "lhs_dilate": "[2, 2]"},
+        groups=3,
+    ),
+    "transposed_batch_groups": Case(
+        (4, 5, 6, 5),
+        (3, 3, 5, 16),
+        (2, 9, 12, 16),
+        window={"pad": "[[1, 1], [2, 1]]", "lhs_dilate": "[2, 2]"},
+        batch_groups=2,
+    ),
+    # Rows of the window written out where all residues have as many taps, else a loop.
+    "depthwise_transposed": Case(
+        (2, 5, 7, 32),
+        (4, 4, 1, 32),
+        (2, 10, 14, 32),
+        window={"pad": "[[2, 2], [2, 2]]", "lhs_dilate": "[2, 2]"},
+        groups=32,
+    ),
+    "depthwise_transposed_uneven": Case(
+        (2, 5, 7, 21),
+        (3, 3, 1, 21),
+        (2, 10, 15, 21),
+        window={"pad": "[[1, 2], [2, 2]]", "lhs_dilate": "[2, 2]"},
+        groups=21,
+    ),
+    "transposed_one_dimension": Case(
+        (2, 20, 6),
+        (16, 6, 16),
+        (2, 160, 16),
+        "[b, 0, f]x[0, i, o]->[b, 0, f]",
+        {"pad": "[[11, 11]]", "lhs_dilate": "[8]"},
+    ),
+    "transposed_three_dimensions": Case(
+        (1, 3, 4, 5, 4),
+        (3, 3, 3, 4, 16),
+        (1, 6, 7, 10, 16),
+        "[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",
+        {"pad": "[[1, 2], [1, 1], [1, 2]]", "lhs_dilate": "[2, 2, 2]"},
+    ),
     "negative_padding": Case(
         (1, 9, 9, 4), (3, 3, 4, 16), (1, 6, 5, 16), window={"pad": "[[-1, 0], [0, -2]]"}
     ),
@@ -98,7 +192,24 @@ CASES = {
         "[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",
     ),
     "no_dimension": Case((40, 30), (30, 16), (40, 16), "[b, f]x[i, o]->[b, f]"),
-    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2), direct=False),
+    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2)),
+    "one_feature": Case((1, 15, 30, 4), (3, 3, 4, 1), (1, 13, 28, 1)),
+    # Too few features for a vector, and channels enough: vectors of channels, added up at the end.
+    "channels_in_vectors": Case((1, 9, 14, 64), (3, 3, 64, 3), (1, 9, 14, 3), window=SAME),
+    "channels_in_vectors_in_place": Case((2, 9, 14, 64), (1, 1, 64, 1), (2, 9, 14, 1)),
+    "channels_in_vectors_groups": Case((1, 7, 9, 128), (3, 2, 64, 4), (1, 5, 8, 4), groups=2),
+    "channels_in_vectors_transposed": Case(
+        (2, 64, 5, 7),
+        (64, 3, 4, 4),
+        (2, 3, 10, 14),
+        "[b, f, 0, 1]x[i, o, 0, 1]->[b, f, 0, 1]",
+        {
+            "pad": "[[2, 2], [2, 2]]",
+            "lhs_dilate": "[2, 2]",
+            "reverse": "[true, true]",
+        },
+    ),
+    "little_work": Case((1, 6, 6, 4), (3, 3, 4, 4), (1, 4, 4, 4), direct=False),
 }
 
 
@@ -117,3 +228,77 @@ def module(case: Case, element: str, result: str) -> str:
     {{{counts}}} : ({lhs}, {rhs}) -> {out}
   return %0 : {out}
 }}"""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window of a case, along one dimension."""
+
+    stride: int
+    low: int
+    high: int
+    base: int
+    dilation: int
+    reverse: bool
+
+    @staticmethod
+    def of(case: Case, dimension: int) -> Window:
+        def read(name: str, default: Any) -> Any:
+            return json.loads(case.window[name])[dimension] if name in case.window else default
+
+        return Window(
+            read("stride", 1),
+            *read("pad", (0, 0)),
+            read("lhs_dilate", 1),
+            read("rhs_dilate", 1),
+            read("reverse", False),
+        )
+
+    def outputs(self, extent: int, size: int) -> int:
+        """Windows of ``size`` taps over ``extent`` elements, as the specification counts them."""
+        padded = self.low + (extent - 1) * self.base + 1 + self.high
+        span = (size - 1) * self.dilation + 1
+        return (padded - span) // self.stride + 1 if padded >= span else 0
+
+
+def expected(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The convolution by its definition, tap by tap, in the operands' own arithmetic.
+
+    A tap reads the elements whose position in the dilated, padded input it falls on, each found by its index: nothing
+    is dilated or padded.
+    """
+    left, rest = case.numbers.split("x")
+    lhs, rhs, out = (part.strip("[]").split(", ") for part in (left, *rest.split("->")))
+    space = [str(d) for d in range(len(lhs) - 2)]
+    x = x.transpose([lhs.index(d) for d in ("b", *space, "f")])
+    w = w.transpose([rhs.index(d) for d in (*space, "i", "o")])
+    result = np.zeros([case.out[out.index(d)] for d in ("b", *space, "f")], x.dtype)
+    windows = [Window.of(case, d) for d in range(len(space))]
+    groups, (channels, features) = case.groups * case.batch_groups, w.shape[-2:]
+    features //= groups
+    for tap in itertools.product(*map(range, w.shape[:-2])):
+        reads, writes = [], []
+        for d, (at, window) in enumerate(zip(tap, windows, strict=True)):
+            position = np.arange(result.shape[d + 1]) * window.stride - window.low
+            position += at * window.dilation
+            inside = (position % window.base == 0) & (position >= 0)
+            inside &= position < x.shape[d + 1] * window.base
+            writes.append(np.flatnonzero(inside))
+            reads.append(position[inside] // window.base)
+        kernel = w[
+            tuple(
+                s - 1 - t if v.reverse else t
+                for s, t, v in zip(w.shape, tap, windows, strict=False)
+            )
+        ]
+        for group in range(groups):
+            batch = np.arange(result.shape[0])
+            inputs = np.arange(channels)
+            if case.batch_groups > 1:
+                batch = batch + group * result.shape[0]
+            else:
+                inputs = inputs + group * channels
+            outputs = np.arange(features) + group * features
+            part = x[np.ix_(batch, *reads, inputs)] @ kernel[:, outputs]
+            result[np.ix_(np.arange(result.shape[0]), *writes, outputs)] += part
+    return result.transpose([("b", *space, "f").index(d) for d in out])

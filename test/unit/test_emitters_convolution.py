@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of every form against the StableHLO reference interpreter."""
+"""Convolutions of every form against the StableHLO reference interpreter, random ones against their definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from convolution_support import CASES, DTYPES, SAME, Case, module
+from convolution_support import CASES, DTYPES, SAME, Case, Window, expected, module
 from interpreter import evaluate
 
 import gristmill
@@ -95,9 +95,89 @@ def test_tiles_of_a_row_are_about_equal(width: int, sizes: set[int]) -> None:
 
 
 @pytest.mark.parametrize("element", ["f64", "f16", "i32", "i8"])
-@pytest.mark.parametrize("name", ["same", "nchw", "depthwise_left_over", "groups"])
+@pytest.mark.parametrize(
+    "name", ["same", "nchw", "depthwise_left_over", "groups", "channels_in_vectors"]
+)
 def test_types(name: str, element: str) -> None:
     check(CASES[name], element)
+
+
+LAYOUTS = {
+    1: ("[b, 0, f]x[0, i, o]->[b, 0, f]", "[b, f, 0]x[i, o, 0]->[b, f, 0]"),
+    2: (
+        "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]",
+        "[b, f, 0, 1]x[i, o, 0, 1]->[b, f, 0, 1]",
+        "[1, f, b, 0]x[o, 1, i, 0]->[0, b, 1, f]",
+    ),
+    3: ("[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",),
+}
+
+
+def random_case(rng: np.random.Generator) -> Case:
+    """A convolution of one to three dimensions, most of them dilated, with padding of either sign."""
+    rank = int(rng.integers(1, 4))
+    extents, kernel = rng.integers(1, 10, rank), rng.integers(1, 6, rank)
+    fields = {
+        "stride": rng.integers(1, 4, rank).tolist(),
+        "pad": rng.integers(-2, 6, (rank, 2)).tolist(),
+        "lhs_dilate": rng.integers(1, 5, rank).tolist(),
+        "rhs_dilate": rng.choice([1, 1, 2, 3], rank).tolist(),
+        "reverse": rng.choice([False, True], rank).tolist(),
+    }
+    numbers = LAYOUTS[rank][rng.integers(len(LAYOUTS[rank]))]
+    kind = rng.choice(["plain", "plain", "groups", "depthwise", "batch_groups"])
+    groups = 1 if kind == "plain" else int(rng.choice([2, 3, 16]))
+    channels = 1 if kind == "depthwise" else int(rng.choice([*range(1, 9), 16, 16]))
+    features = groups * (1 if kind == "depthwise" else int(rng.integers(1, 20)))
+    by_batch = kind == "batch_groups"
+    case = Case(
+        (),
+        (),
+        (),
+        numbers,
+        {name: str(value).lower() for name, value in fields.items()},
+        1 if by_batch else groups,
+        groups if by_batch else 1,
+    )
+    windows = [Window.of(case, d) for d in range(rank)]
+    space = [w.outputs(int(e), int(k)) for w, e, k in zip(windows, extents, kernel, strict=True)]
+    batch = int(rng.integers(1, 3))
+    left, rest = numbers.split("x")
+    names = [part.strip("[]").split(", ") for part in (left, *rest.split("->"))]
+    sizes = [
+        {"b": batch * case.batch_groups, "f": channels * case.groups},
+        {"i": channels, "o": features},
+        {"b": batch, "f": features},
+    ]
+    for known, positions in zip(sizes, (extents, kernel, space), strict=True):
+        known.update((str(d), int(size)) for d, size in enumerate(positions))
+    lhs, rhs, out = (
+        tuple(known[d] for d in order) for known, order in zip(sizes, names, strict=True)
+    )
+    return replace(case, lhs=lhs, rhs=rhs, out=out)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_windows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = random_case(rng)
+    while min(case.out) == 0 or np.prod(case.out) * np.prod(case.rhs) > 4_000_000:
+        case = random_case(rng)
+    element = str(rng.choice(["f32", "f32", "f64", "f16", "i32", "i8"]))
+    x, w = (rng.integers(-2, 3, s).astype(DTYPES[element]) for s in (case.lhs, case.rhs))
+    target = replace(host_target(), vector_bytes=32, l1_bytes=int(rng.choice([1024, 32768])))
+    got = gristmill.compile(module(case, element, element), target=target)(x, w)
+    wide = np.float64 if element.startswith("f") else np.int64
+    wanted = expected(case, x.astype(wide), w.astype(wide)).astype(DTYPES[element])
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_zeros_between_elements_are_not_multiplied() -> None:
+    """Infinite weights meet elements only, as the elementwise rule has it."""
+    case = CASES["transposed"]
+    x = np.ones(case.lhs, np.float32)
+    got = gristmill.compile(module(case, "f32", "f32"))(x, np.full(case.rhs, np.inf, np.float32))
+    assert not np.isnan(got[:, 2:-2, 2:-2]).any()
 
 
 def test_wider_result() -> None:

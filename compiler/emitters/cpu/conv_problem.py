@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
+from gristmill.compiler.emitters.cpu.conv_dimension import ConvDimension
 from gristmill.compiler.emitters.cpu.windows import WindowDimension
 from gristmill.compiler.emitters.elemental.contraction import accumulator_type
 from gristmill.compiler.graph import Node
@@ -16,6 +18,8 @@ from gristmill.runtime.types import ElementType
 
 #: Multiply-adds below which the elementwise form is as good.
 _MIN_WORK = 4096
+#: Features up to which vectors may hold channels instead.
+_FEW_FEATURES = 4
 
 
 @dataclass(frozen=True)
@@ -101,41 +105,57 @@ class ConvProblem:
         """Elements of the window."""
         return math.prod(self.kernel)
 
+    @cached_property
+    def dimensions(self) -> tuple[ConvDimension, ...]:
+        """The spatial dimensions."""
+        fields = (self.kernel, self.strides, self.dilations, self.low, self.base, self.outputs)
+        return tuple(ConvDimension(*values) for values in zip(*fields, strict=True))
+
     @property
     def work(self) -> int:
-        """Multiply-adds."""
-        return self.node.type.size * self.taps * self.channels
+        """Multiply-adds, those with the zeros between a dilated input's elements left out."""
+        windows = self.node.type.size // math.prod(self.outputs)
+        return windows * math.prod(d.reads for d in self.dimensions) * self.channels
+
+    @property
+    def width(self) -> int:
+        """Pixels of a row that are computed from the same taps."""
+        return self.dimensions[-1].windows(0)
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether there are zeros between the input's elements."""
+        return any(b > 1 for b in self.base)
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Elements before the input's first that windows reach, not counting the zeros between elements."""
+        return tuple(d.padding for d in self.dimensions)
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Spatial extents of the input as the windows see it: padded and dilated."""
-        return tuple(
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(
-                self.outputs, self.strides, self.kernel, self.dilations, strict=True
-            )
-        )
+        """Spatial extents of the input with the padding that windows reach."""
+        return tuple(d.padded for d in self.dimensions)
 
     @property
     def natural_input(self) -> bool:
-        """Whether the operand is laid out batch, space, channels, in the type computed in, and not dilated."""
+        """Whether the operand is laid out batch, space, channels, in the type computed in."""
         node, rank = self.node, len(self.node.shape)
         return (
             node.integer("input_batch_dimension") == 0
             and node.integer("input_feature_dimension") == rank - 1
             and node.dims("input_spatial_dimensions") == list(range(1, rank - 1))
             and node.operands[0].type.element == self.element
-            and all(b == 1 for b in self.base)
         )
 
     @property
     def reads_input(self) -> bool:
         """Whether windows can read the operand as it is, without a look at its borders."""
         inside = all(p <= e for p, e in zip(self.padded, self.extents, strict=True))
-        return self.natural_input and inside and not any(self.low)
+        return self.natural_input and inside and not any(self.padding)
 
     def window(self, dimension: int) -> WindowDimension:
-        """The windows along one spatial dimension."""
+        """The windows along one spatial dimension of an input that is not dilated."""
         return WindowDimension(
             self.kernel[dimension],
             self.strides[dimension],
@@ -170,23 +190,24 @@ class ConvProblem:
 
 
 def is_direct(node: Node) -> bool:
-    """Whether the convolution emitter serves the operation (features fill vectors, and there is work)."""
+    """Whether the convolution emitter serves the operation: numbers of one kind, and work enough."""
     if 0 in (node.type.size, node.operands[0].type.size, node.operands[1].type.size):
         return False
     problem = ConvProblem.of(node)
     kinds = {x.type.element.kind for x in (node, *node.operands)}
-    return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (
-        problem.features >= 4 and problem.work >= _MIN_WORK
-    )
+    return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (problem.work >= _MIN_WORK)
 
 
 @dataclass(frozen=True)
 class Tile:
     """What is held in registers: ``pixels`` of the last spatial dimension by ``vectors`` of ``lanes`` features.
 
+    Of too few features to fill a vector, each has a vector of its own, of the sums over every ``lanes``-th channel.
+
     Attributes:
         features: features of one group, padded to whole tiles.
         chunk: pixels of one task, a multiple of ``pixels``.
+        channels: input channels that are multiplied at a time: 1, or ``lanes`` where those are channels.
     """
 
     lanes: int
@@ -194,14 +215,20 @@ class Tile:
     pixels: int
     features: int
     chunk: int
+    channels: int = 1
 
     @staticmethod
     def of(problem: ConvProblem, width: int, target: Target, blocking: Blocking = DEFAULT) -> Tile:
         """The tile for a problem, for rows of ``width`` pixels."""
         lanes = max(2, target.lanes(problem.element.nbytes))
+        many_registers = target.vector_bytes == 64
+        few = problem.features <= min(_FEW_FEATURES, lanes // 2)
+        if few and not problem.depthwise and problem.channels % lanes == 0:
+            pixels = min(max(1, width), 12, (24 if many_registers else 12) // problem.features)
+            chunk = max(1, -(-min(width, int(64 * blocking.rows)) // pixels)) * pixels
+            return Tile(lanes, problem.features, pixels, problem.features, chunk, channels=lanes)
         lanes = min(lanes, 1 << (problem.features - 1).bit_length())
         count = -(-problem.features // lanes)
-        many_registers = target.vector_bytes == 64
         widest = 4 if many_registers else 2
         options = [v for v in range(widest, 0, -1) if v > 1 or count == 1]
         vectors = min(options, key=lambda v: (-(-count // v) * v, -v))
@@ -218,7 +245,7 @@ class Tile:
     @property
     def block(self) -> int:
         """Features of one tile."""
-        return self.vectors * self.lanes
+        return self.vectors * self.lanes // self.channels
 
     def spans(self, width: int) -> list[tuple[int, int, int]]:
         """A row of ``width`` pixels as ``(begin, end, pixels of a tile)``: tiles that differ by one pixel at most."""
@@ -246,13 +273,14 @@ class WeightChunk:
 
         With wide vectors, each weight is multiplied by so many pixels that the second-level cache keeps up.
         """
-        few = min(problem.outputs[-1], tile.chunk) <= tile.pixels
-        if problem.depthwise or few or target.vector_bytes == 64:
+        few = min(problem.width, tile.chunk) <= tile.pixels
+        if problem.depthwise or few or tile.channels > 1 or target.vector_bytes == 64:
             return None
         row = tile.block * problem.element.nbytes
         most = max(1, target.l1_bytes // (2 * row))
-        for leading in range(len(problem.kernel) + 1):
-            if math.prod(problem.kernel[leading:]) * problem.channels <= most:
+        kernel = [d.most_taps for d in problem.dimensions]
+        for leading in range(len(kernel) + 1):
+            if math.prod(kernel[leading:]) * problem.channels <= most:
                 return WeightChunk(leading, problem.channels) if leading else None
         channels = max(c for c in range(1, most + 1) if problem.channels % c == 0)
-        return WeightChunk(len(problem.kernel), channels if 2 * channels > most else most)
+        return WeightChunk(len(kernel), channels if 2 * channels > most else most)

@@ -3,8 +3,11 @@
 
 The innermost loops run over the window and the input channels: one step loads the tile's weights as vectors of features
 and multiplies them by one broadcast input element a pixel (a vector of channels where depthwise). Operands that are not
-laid out for that, or are padded, dilated or narrow, are first copied into the workspace in the form that is: input
-as batch, space, channels with its padding; weights as group, block of features, window, channel, features of a block.
+laid out for that, or are padded or narrow, are first copied into the workspace in the form that is: input as batch,
+space, channels with its padding; weights as group, block of features, window, channel, features of a block.
+
+The pixels of a tile are of one residue (see :mod:`.conv_dimension`): where the input is dilated they lie apart in the
+output, and the window's loops run over the taps that read an element, the same for all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mlir import ir
 from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
-from gristmill.compiler.emitters.cpu.control import both
+from gristmill.compiler.emitters.cpu.conv_pack import (
+    copy_input,
+    copy_kernel,
+    copy_kernel_channels_last,
+)
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
@@ -38,6 +46,9 @@ _TASKS_A_THREAD = 4
 _PACKED_FOR = 32
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
+#: Taps that a window of a dilated input reads at, at most, for LLVM to write their loops out. It does so for as many as
+#: there may be, a tile for each; of few it makes faster code, of many it is slow itself.
+_MOST_WRITTEN_OUT = 9
 _FMA = arith.FastMathFlags.contract
 
 
@@ -50,9 +61,13 @@ class ConvolutionEmitter:
         self.problem = ConvProblem.of(self.node)
         problem = self.problem
         #: Whether windows are clipped at the operand's borders; copying it would cost more than the work.
-        self.clips = problem.depthwise and problem.natural_input and not problem.reads_input
+        self.clips = (
+            problem.depthwise
+            and problem.natural_input
+            and not (problem.reads_input or problem.is_dilated)
+        )
         begin, end = problem.window(-1).interior
-        width = end - begin if self.clips else problem.outputs[-1]
+        width = end - begin if self.clips else problem.width
         tile = self.tile = Tile.of(problem, width, source.target, source.blocking)
         fills = problem.features == tile.features
         self.clips = self.clips and fills
@@ -62,7 +77,7 @@ class ConvolutionEmitter:
         pixels = problem.batch * math.prod(problem.outputs)
         strips = not problem.depthwise and problem.features * problem.groups > tile.block
         packs = strips and source.target.vector_bytes < 64 and pixels >= _PACKED_FOR
-        self.reads_kernel = problem.reads_kernel and fills and not packs
+        self.reads_kernel = problem.reads_kernel and fills and not packs and tile.channels == 1
         self.writes_output = problem.writes_output and fills
         self.weights = WeightChunk.of(problem, tile, source.target)
         self.blocks = _blocks_of_task(problem, tile, source.target)
@@ -83,8 +98,10 @@ class ConvolutionEmitter:
     def _kernel_type(self) -> ArrayType:
         problem, tile = self.problem, self.tile
         blocks = tile.features // tile.block
-        shape = (problem.groups, blocks, problem.taps, problem.channels, tile.block)
-        return ArrayType(shape, problem.element)
+        inner = problem.channels, tile.block
+        if tile.channels > 1:
+            inner = tile.block, problem.channels
+        return ArrayType((problem.groups, blocks, problem.taps, *inner), problem.element)
 
     @property
     def _input_bytes(self) -> int:
@@ -101,134 +118,20 @@ class ConvolutionEmitter:
         if not self.reads_input:
             array = self._input_type
             rows = array.size // (array.shape[-1] * array.shape[-2])
-            frame.phase(self._copy_input, rows, worth_splitting(array.size, 5))
+            copy = partial(copy_input, problem=problem, array=array)
+            frame.phase(copy, rows, worth_splitting(array.size, 5))
         if not self.reads_kernel:
             array = self._kernel_type
             rows = array.size // array.shape[-1]
-            frame.phase(self._copy_kernel, rows, worth_splitting(array.size, 5))
+            copier = copy_kernel if tile.channels == 1 else copy_kernel_channels_last
+            copy = partial(copier, problem=problem, array=array, offset=self._input_bytes)
+            frame.phase(copy, rows, worth_splitting(array.size, 5))
         frame.phase(self._compute, self._tasks, worth_splitting(problem.work, 1))
         return frame.finish("convolution", 2 * problem.work)
 
-    def _copy_input(self, phase: PhaseFrame) -> None:
-        problem, e = self.problem, phase.elemental
-        node, lhs = self.node, self.node.operands[0]
-        array = self._input_type
-        target = build.view(phase.workspace, 0, array)
-        where = node.dims("input_spatial_dimensions")
-        outer = array.shape[:-2]
-        zero = build.constant(problem.element, 0)
-
-        def source(position: Sequence[Index]) -> tuple[list[Index], ir.Value]:
-            """Where a padded position lies in the operand, and whether it does."""
-            inside = build.constant(arithmetic.element_type("i1"), 1)
-            result: list[Index] = []
-            for at, low, base, extent in zip(
-                position, problem.low, problem.base, problem.extents, strict=True
-            ):
-                shifted = build.sub(at, low)
-                inside = both(inside, build.at_least(shifted, 0))
-                if base > 1:
-                    safe = build.maximum(shifted, 0)
-                    inside = both(inside, build.equal(build.mod(safe, base), 0))
-                    shifted = build.div(safe, base)
-                inside = both(inside, build.less(shifted, extent))
-                result.append(shifted)
-            return result, inside
-
-        def pixel(batch: Index, position: list[Index]) -> None:
-            at, inside = source(position)
-
-            def copy(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                with e.scope():
-                    index: list[Index] = [0] * len(lhs.shape)
-                    index[node.integer("input_batch_dimension")] = batch
-                    index[node.integer("input_feature_dimension")] = channel
-                    for d, component in zip(where, at, strict=False):
-                        index[d] = component
-                    value = arithmetic.convert(
-                        lhs.type.element, problem.element, e.value(lhs, index)
-                    )
-                    build.store(value, target, [batch, *position, channel], problem.element)
-                return []
-
-            def clear(channel: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                build.store(zero, target, [batch, *position, channel], problem.element)
-                return []
-
-            def copied() -> list[ir.Value]:
-                build.for_loop(0, problem.inputs, copy)
-                build.for_loop(problem.inputs, self.inputs, clear)
-                return []
-
-            def cleared() -> list[ir.Value]:
-                build.for_loop(0, self.inputs, clear)
-                return []
-
-            build.if_else(inside, [], copied, cleared)
-
-        def row(task: ir.Value) -> None:
-            batch, *position = build.delinearize(task, outer)
-
-            def step(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                pixel(batch, [*position, at])
-                return []
-
-            build.for_loop(0, array.shape[-2], step)
-
-        phase.each_task(row)
-
-    def _copy_kernel(self, phase: PhaseFrame) -> None:
-        problem, e = self.problem, phase.elemental
-        node, rhs = self.node, self.node.operands[1]
-        array = self._kernel_type
-        target = build.view(phase.workspace, self._input_bytes, array)
-        where = node.dims("kernel_spatial_dimensions")
-
-        def row(task: ir.Value) -> None:
-            group, block, tap, channel = build.delinearize(task, array.shape[:-1])
-            first = build.mul(block, self.tile.block)
-            window = [
-                build.sub(size - 1, at) if flipped else at
-                for at, size, flipped in zip(
-                    build.delinearize(tap, problem.kernel),
-                    problem.kernel,
-                    problem.reversal,
-                    strict=True,
-                )
-            ]
-
-            def copy(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                with e.scope():
-                    index: list[Index] = [0] * len(rhs.shape)
-                    index[node.integer("kernel_input_feature_dimension")] = channel
-                    index[node.integer("kernel_output_feature_dimension")] = build.add(
-                        build.mul(group, problem.features), build.add(first, feature)
-                    )
-                    for d, component in zip(where, window, strict=False):
-                        index[d] = component
-                    value = e.value(rhs, index)
-                    wide = arithmetic.convert(rhs.type.element, problem.element, value)
-                    build.store(
-                        wide, target, [group, block, tap, channel, feature], problem.element
-                    )
-                return []
-
-            def clear(feature: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-                zero = build.constant(problem.element, 0)
-                build.store(zero, target, [group, block, tap, channel, feature], problem.element)
-                return []
-
-            count: Index = self.tile.block
-            if problem.features % count:
-                count = build.minimum(build.sub(problem.features, first), count)
-            build.for_loop(0, count, copy)
-            build.for_loop(count, self.tile.block, clear)
-
-        phase.each_task(row)
-
     @property
     def _grid(self) -> tuple[int, ...]:
-        """Tasks by group, block of features, batch, leading space, chunk of pixels, and again blocks of features."""
+        """Tasks by group, block of features, batch, leading space, residue and chunk of pixels, blocks of features."""
         problem, tile = self.problem, self.tile
         parts = -(-tile.features // (tile.block * self.blocks))
         return (
@@ -236,7 +139,8 @@ class ConvolutionEmitter:
             1 if self.rows_first else parts,
             problem.batch,
             *problem.outputs[:-1],
-            1 if self.clips else -(-problem.outputs[-1] // tile.chunk),
+            problem.dimensions[-1].residues,
+            1 if self.clips else -(-problem.width // tile.chunk),
             parts if self.rows_first else 1,
         )
 
@@ -245,7 +149,7 @@ class ConvolutionEmitter:
         return math.prod(self._grid)
 
     def _compute(self, phase: PhaseFrame) -> None:
-        width, tile = self.problem.outputs[-1], self.tile
+        tile, last = self.tile, self.problem.dimensions[-1]
         source = phase.arguments[self.node.operands[0].result] if self.reads_input else None
         kernel = phase.arguments[self.node.operands[1].result] if self.reads_kernel else None
         if source is None:
@@ -253,39 +157,25 @@ class ConvolutionEmitter:
         if kernel is None:
             kernel = build.view(phase.workspace, self._input_bytes, self._kernel_type)
         flat = build.flatten(source), build.flatten(kernel)
+        wide, narrow = last.windows(0), last.windows(last.residues - 1)
 
         def row(task: ir.Value) -> None:
-            group, outer, batch, *space, chunk, part = build.delinearize(task, self._grid)
+            group, outer, batch, *position, chunk, part = build.delinearize(task, self._grid)
             first = build.mul(part if self.rows_first else outer, tile.block * self.blocks)
-            work = _Tiles(self, phase, flat, group, first, batch, space)
-            if self.clips:
-                begin, end = self.problem.window(-1).interior
-                _tiles(begin, end, tile.pixels, work.emit)
-                _clipped(work, 0, begin)
-                _clipped(work, end, width)
+            taps = [
+                d.first(window) for d, window in zip(self.problem.dimensions, position, strict=True)
+            ]
+            work = _Tiles(self, phase, flat, group, first, batch, position, taps, wide)
+            if wide == narrow:
+                work.chunk(chunk)
                 return
-            if self.weights is None:
-                self.row(chunk, work.emit)
-            else:
-                work.accumulate(chunk, self.weights)
+            longer = last.outputs % last.period
+            with build.if_then(build.less(position[-1], longer)):
+                work.chunk(chunk)
+            with build.if_then(build.at_least(position[-1], longer)):
+                replace(work, width=narrow).chunk(chunk)
 
         phase.each_task(row)
-
-    def row(self, chunk: Index, body: Callable[[Index, int], None]) -> None:
-        """``body(pixel, pixels)`` for the tiles of a chunk of a row of pixels."""
-        width, tile = self.problem.outputs[-1], self.tile
-        if width <= tile.chunk:
-            for begin, end, pixels in tile.spans(width):
-                _tiles(begin, end, pixels, body)
-            return
-        begin = build.mul(chunk, tile.chunk)
-        rest = width % tile.pixels
-        end = build.minimum(build.add(begin, tile.chunk), width - rest)
-        _tiles(begin, end, tile.pixels, body)
-        if rest:
-            final = build.less(width - 1, build.add(begin, tile.chunk))
-            with build.if_then(final):
-                body(width - rest, rest)
 
 
 def _blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
@@ -336,7 +226,9 @@ class _Tiles:
     Attributes:
         flat: the input and the weights as flat memrefs.
         first: the first feature of the group's that is computed.
-        space: the leading spatial position.
+        position: the leading spatial position, then the residue of the pixels.
+        taps: along each dimension, the first tap of their windows that reads an element.
+        width: the number of pixels of the residue in a row.
     """
 
     owner: ConvolutionEmitter
@@ -345,7 +237,38 @@ class _Tiles:
     group: Index
     first: Index
     batch: Index
-    space: Sequence[Index]
+    position: Sequence[Index]
+    taps: Sequence[Index]
+    width: int
+
+    def chunk(self, chunk: Index) -> None:
+        """Compute a chunk of a row of pixels."""
+        owner = self.owner
+        if owner.clips:
+            begin, end = owner.problem.window(-1).interior
+            _tiles(begin, end, owner.tile.pixels, self.emit)
+            _clipped(self, 0, begin)
+            _clipped(self, end, self.width)
+        elif owner.weights is None:
+            self._row(chunk, self.emit)
+        else:
+            self._accumulate(chunk, owner.weights)
+
+    def _row(self, chunk: Index, body: Callable[[Index, int], None]) -> None:
+        """``body(pixel, pixels)`` for the tiles of a chunk of a row of pixels."""
+        width, tile = self.width, self.owner.tile
+        if width <= tile.chunk:
+            for begin, end, pixels in tile.spans(width):
+                _tiles(begin, end, pixels, body)
+            return
+        begin = build.mul(chunk, tile.chunk)
+        rest = width % tile.pixels
+        end = build.minimum(build.add(begin, tile.chunk), width - rest)
+        _tiles(begin, end, tile.pixels, body)
+        if rest:
+            final = build.less(width - 1, build.add(begin, tile.chunk))
+            with build.if_then(final):
+                body(width - rest, rest)
 
     def emit(self, pixel: Index, pixels: int, is_border: bool = False) -> None:
         """Compute ``pixels`` from ``pixel`` on; ``is_border``: their windows may lie partly outside."""
@@ -362,11 +285,12 @@ class _Tiles:
         end = build.minimum(end, owner.tile.features)
         build.for_loop(self.first, end, block, step=owner.tile.block)
 
-    def accumulate(self, chunk: Index, weights: WeightChunk) -> None:
+    def _accumulate(self, chunk: Index, weights: WeightChunk) -> None:
         """Compute a chunk of a row of pixels, all of it for each chunk of ``weights``; sums wait in scratch."""
-        owner, problem, e = self.owner, self.owner.problem, self.phase.elemental
-        tile, kernel, channels = owner.tile, problem.kernel, problem.channels
-        array = ArrayType((tile.chunk * tile.block,), problem.element)
+        owner = self.owner
+        tile, channels = owner.tile, owner.problem.channels
+        window = [(0, count) for count in self._counts]
+        array = ArrayType((tile.chunk * tile.block,), owner.problem.element)
         sums = build.view(self.phase.scratch, 0, array)
         start = build.mul(chunk, tile.chunk)
 
@@ -383,26 +307,37 @@ class _Tiles:
             return [vector.LoadOp(self._kind, sums, place(pixel, i)).result for i in range(count)]
 
         def part(outer: list[Index], _: list[ir.Value]) -> list[ir.Value]:
-            *window, low = outer
+            *leading, low = outer
             low = build.mul(low, weights.channels)
             high: Index = build.add(low, weights.channels)
             if channels % weights.channels:
                 high = build.minimum(high, channels)
-            inner = [(0, size) for size in kernel[weights.leading :]]
+            bounds = [*window[weights.leading :], (low, high)]
 
             def add(pixel: Index, pixels: int) -> None:
                 step = self._step(pixel, pixels)
-                bounds = [*inner, (low, high)]
                 values = kept(pixel, pixels)
-                keep(pixel, bounded_nest(e, bounds, values, lambda at, v: step([*window, *at], v)))
+                keep(pixel, self._nest(bounds, values, lambda at, v: step([*leading, *at], v)))
 
-            owner.row(chunk, add)
+            self._row(chunk, add)
             return []
 
-        owner.row(chunk, lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
-        outer = [*kernel[: weights.leading], -(-channels // weights.channels)]
-        bounded_nest(e, [(0, size) for size in outer], [], part)
-        owner.row(chunk, lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
+        self._row(chunk, lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
+        parts = -(-channels // weights.channels)
+        self._nest([*window[: weights.leading], (0, parts)], [], part)
+        self._row(chunk, lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
+
+    def _nest(
+        self,
+        bounds: Sequence[tuple[Index, Index]],
+        carried: Sequence[ir.Value],
+        body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+    ) -> list[ir.Value]:
+        """Loops over taps and channels."""
+        problem = self.owner.problem
+        taps = math.prod(d.most_taps for d in problem.dimensions)
+        rolled = problem.is_dilated and taps > _MOST_WRITTEN_OUT
+        return bounded_nest(self.phase.elemental, bounds, carried, body, rolled=rolled)
 
     @property
     def _kind(self) -> ir.VectorType:
@@ -416,45 +351,52 @@ class _Tiles:
 
     def _block(self, pixel: Index, pixels: int, is_border: bool) -> None:
         """As :meth:`emit`, of the first block of features."""
-        problem, e = self.owner.problem, self.phase.elemental
+        problem = self.owner.problem
         zeros = [self._zero] * (pixels * self.owner.tile.vectors)
-        bounds = [*self._bounds(pixel, is_border), (0, problem.channels)]
-        shares = problem.depthwise and problem.strides[-1] == 1 and not is_border
-        if shares and problem.kernel[-1] <= _MOST_TAPS:
+        bounds = [
+            *self._bounds(pixel, is_border),
+            (0, problem.channels // self.owner.tile.channels),
+        ]
+        shares = problem.depthwise and problem.dimensions[-1].advance == 1 and not is_border
+        count = self._counts[-1]
+        if shares and isinstance(count, int) and count <= _MOST_TAPS:
             base = self._input_base(pixel)
-            window_rows = bounded_nest(
-                e, bounds[:-2], zeros, lambda at, sums: self._taps(base, at, sums)
+            window_rows = self._nest(
+                bounds[:-2], zeros, lambda at, sums: self._window_row(base, at, count, sums)
             )
             self._store(pixel, pixels, window_rows)
             return
-        sums = bounded_nest(e, bounds, zeros, self._step(pixel, pixels))
+        sums = self._nest(bounds, zeros, self._step(pixel, pixels))
         self._store(pixel, pixels, sums)
 
     def _step(
         self, pixel: Index, pixels: int
     ) -> Callable[[list[Index], list[ir.Value]], list[ir.Value]]:
-        """What one position of the window and one channel add to the sums of a tile."""
+        """What one of the taps that read and one channel, or a vector of them, add to the sums of a tile."""
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
         kind = self._kind
         base, weights = self._input_base(pixel), self._kernel_base()
         steps = row_strides(owner.space, owner.inputs)
+        apart = tile.lanes if tile.channels == 1 else problem.channels
 
         def step(index: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
-            *window, channel = index
+            *window, number = index
+            channel = build.mul(number, tile.channels)
             at = build.add(base, channel)
-            for position, dilation, stride in zip(window, problem.dilations, steps, strict=True):
-                at = build.add(at, build.mul(position, dilation * stride))
-            tap = build.linearize([*window, channel], [*problem.kernel, problem.channels])
-            weight = build.add(weights, build.mul(tap, self._weight_row))
+            for number, d, stride in zip(window, problem.dimensions, steps, strict=True):
+                at = build.add(at, build.mul(number, d.spacing * stride))
+            weight = build.add(weights, self._weight(self._tap(window), channel))
             columns = [
-                self._load(kind, 1, build.add(weight, v * tile.lanes)) for v in range(tile.vectors)
+                self._load(kind, 1, build.add(weight, v * apart)) for v in range(tile.vectors)
             ]
             result: list[ir.Value] = []
             for p in range(pixels):
-                here = build.add(at, p * problem.strides[-1] * owner.inputs)
+                here = build.add(at, p * problem.dimensions[-1].advance * owner.inputs)
                 for v, column in enumerate(columns):
                     if problem.depthwise:
                         factor = self._load(kind, 0, build.add(here, v * tile.lanes))
+                    elif tile.channels > 1:
+                        factor = self._load(kind, 0, here)
                     else:
                         scalar = build.load(self.flat[0], [here], problem.element)
                         factor = vector.BroadcastOp(kind, scalar).result
@@ -464,25 +406,29 @@ class _Tiles:
 
         return step
 
-    def _taps(self, base: Index, position: list[Index], sums: list[ir.Value]) -> list[ir.Value]:
+    def _window_row(
+        self, base: Index, rows: list[Index], taps: int, sums: list[ir.Value]
+    ) -> list[ir.Value]:
         """One row of a depthwise window: an input vector is loaded once for all the pixels whose windows hold it."""
         owner, tile, problem, kind = self.owner, self.owner.tile, self.owner.problem, self._kind
-        taps, stride, dilation = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
+        last = problem.dimensions[-1]
         at, result = base, list(sums)
         steps = row_strides(owner.space, owner.inputs)
-        for where, apart, step in zip(position, problem.dilations, steps, strict=False):
-            at = build.add(at, build.mul(where, apart * step))
+        for number, d, step in zip(rows, problem.dimensions, steps, strict=False):
+            at = build.add(at, build.mul(number, d.spacing * step))
         readers: dict[int, list[tuple[int, int]]] = {}
         for pixel in range(len(sums) // tile.vectors):
             for tap in range(taps):
-                readers.setdefault(pixel * stride + tap * dilation, []).append((pixel, tap))
-        first = build.mul(build.linearize([*position, 0], problem.kernel), self._weight_row)
-        weights = build.add(self._kernel_base(), first)
+                readers.setdefault(pixel * last.advance + tap * last.spacing, []).append(
+                    (pixel, tap)
+                )
+        first = build.linearize(self._tap([*rows, 0]), problem.kernel)
+        weights = build.add(self._kernel_base(), build.mul(first, self._weight_row))
+        apart = last.tap_step * self._weight_row
         for v in range(tile.vectors):
             shift = v * tile.lanes
             columns = [
-                self._load(kind, 1, build.add(weights, tap * self._weight_row + shift))
-                for tap in range(taps)
+                self._load(kind, 1, build.add(weights, tap * apart + shift)) for tap in range(taps)
             ]
             for column, pairs in sorted(readers.items()):
                 factor = self._load(kind, 0, build.add(at, column * owner.inputs + shift))
@@ -492,15 +438,25 @@ class _Tiles:
         return result
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
-        """The window positions that lie inside the operand, for each dimension."""
-        problem = self.owner.problem
+        """Of the taps that read an element, counted from the first, those that lie inside, for each dimension."""
+        problem, last = self.owner.problem, len(self.position) - 1
+        windows = [*self.position[:-1], pixel]
         result: list[tuple[Index, Index]] = []
-        for d, at in enumerate([*self.space, pixel]):
-            if not self.owner.clips or (d == len(self.space) and not is_border):
-                result.append((0, problem.kernel[d]))
-            else:
-                result.append(problem.window(d).bounds(at))
+        for d, (window, count) in enumerate(zip(windows, self._counts, strict=True)):
+            clipped = self.owner.clips and (d < last or is_border)
+            result.append(problem.window(d).bounds(window) if clipped else (0, count))
         return result
+
+    @property
+    def _counts(self) -> list[Index]:
+        """The number of taps that read an element, for each dimension."""
+        pairs = zip(self.owner.problem.dimensions, self.taps, strict=True)
+        return [d.taps(first) for d, first in pairs]
+
+    def _tap(self, window: Sequence[Index]) -> list[Index]:
+        """The taps of those numbers among the ones that read an element."""
+        triples = zip(self.taps, window, self.owner.problem.dimensions, strict=True)
+        return [build.add(first, build.mul(number, d.tap_step)) for first, number, d in triples]
 
     def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
         return vector.LoadOp(kind, self.flat[operand], [build.index_value(at)]).result
@@ -517,14 +473,25 @@ class _Tiles:
         if problem.batch_groups:
             batch = build.add(build.mul(self.group, problem.batch), batch)
         position = [
-            problem.window(d).origin(at) if owner.clips else build.mul(at, problem.strides[d])
-            for d, at in enumerate([*self.space, pixel])
+            d.origin(window, first, 0 if owner.clips else d.padding)
+            for d, window, first in zip(problem.dimensions, self.position, self.taps, strict=True)
         ]
+        advance = problem.dimensions[-1].advance
+        position[-1] = build.add(build.mul(pixel, advance), position[-1])
         shape = (1, *owner.space, owner.inputs)
         channel: Index = self.first if problem.depthwise else 0
         if not problem.batch_groups and not problem.depthwise:
             channel = build.mul(self.group, problem.channels)
         return build.linearize([batch, *position, channel], shape)
+
+    def _weight(self, tap: Sequence[Index], channel: Index) -> Index:
+        """Where the first weights of a tap and channel lie, counted from the block's."""
+        problem, tile = self.owner.problem, self.owner.tile
+        if tile.channels > 1:
+            shape = (*problem.kernel, tile.block, problem.channels)
+            return build.linearize([*tap, 0, channel], shape)
+        position = build.linearize([*tap, channel], [*problem.kernel, problem.channels])
+        return build.mul(position, self._weight_row)
 
     @property
     def _weight_row(self) -> int:
@@ -541,17 +508,31 @@ class _Tiles:
         feature = build.add(build.mul(self.group, self.owner.tile.features), self.first)
         return build.mul(feature, problem.taps * problem.channels)
 
+    def _output(self, pixel: Index) -> list[Index]:
+        """Where a pixel of the residue lies in the output."""
+        *leading, residue = self.position
+        apart = self.owner.problem.dimensions[-1].period
+        return [*leading, build.add(build.mul(pixel, apart), residue)]
+
     def _store(self, pixel: Index, pixels: int, sums: Sequence[ir.Value]) -> None:
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
         feature = build.add(build.mul(self.group, problem.features), self.first)
+        if tile.channels > 1:
+            for number, value in enumerate(sums):
+                p, column = divmod(number, tile.vectors)
+                self._store_element(
+                    self._total(value), build.add(pixel, p), build.add(feature, column)
+                )
+            return
         if owner.writes_output:
             result = build.flatten(self.phase.results[0])
             shape = owner.node.shape if len(owner.node.shape) > 2 else (problem.batch, 1, -1)
             shape = (*shape[:-1], problem.features * problem.groups)
-            base = build.linearize([self.batch, *self.space, pixel, feature], shape)
+            base = build.linearize([self.batch, *self._output(pixel), feature], shape)
+            apart = problem.dimensions[-1].period * shape[-1]
             for p in range(pixels):
                 for v in range(tile.vectors):
-                    at = build.add(base, p * shape[-1] + v * tile.lanes)
+                    at = build.add(base, p * apart + v * tile.lanes)
                     value = sums[p * tile.vectors + v]
                     vector.StoreOp(value, result, [build.index_value(at)])
             return
@@ -562,23 +543,22 @@ class _Tiles:
             vector.StoreOp(value, buffer, [build.index_value(number * tile.lanes)])
         self._store_elements(buffer, pixel, pixels, feature)
 
+    def _total(self, sums: ir.Value) -> ir.Value:
+        """The sum of a vector's elements."""
+        element = self.owner.problem.element
+        flags = arith.FastMathFlags.reassoc if element.is_float else None
+        kind = build.register_type(element)
+        return vector.ReductionOp(kind, vector.CombiningKind.ADD, sums, fastmath=flags).result
+
     def _store_elements(self, buffer: ir.Value, pixel: Index, pixels: int, feature: Index) -> None:
         """Store a tile kept in scratch element by element, wherever the output's elements lie."""
-        owner, problem, node = self.owner, self.owner.problem, self.owner.node
-        block = owner.tile.block
+        problem, block = self.owner.problem, self.owner.tile.block
         count = build.minimum(build.sub(problem.features, self.first), block)
 
         def store(column: Index, p: ir.Value) -> list[ir.Value]:
             at = build.add(build.mul(p, block), column)
             value = build.load(buffer, [at], problem.element)
-            index: list[Index] = [0] * len(node.shape)
-            index[node.integer("output_batch_dimension")] = self.batch
-            index[node.integer("output_feature_dimension")] = build.add(feature, column)
-            position = [*self.space, build.add(pixel, p)]
-            for d, component in zip(node.dims("output_spatial_dimensions"), position, strict=False):
-                index[d] = component
-            narrow = arithmetic.convert(problem.element, node.type.element, value)
-            self.phase.store(0, narrow, index, node.type)
+            self._store_element(value, build.add(pixel, p), build.add(feature, column))
             return []
 
         def columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -586,3 +566,14 @@ class _Tiles:
             return []
 
         build.for_loop(0, count, columns)
+
+    def _store_element(self, value: ir.Value, pixel: Index, feature: Index) -> None:
+        problem, node = self.owner.problem, self.owner.node
+        index: list[Index] = [0] * len(node.shape)
+        index[node.integer("output_batch_dimension")] = self.batch
+        index[node.integer("output_feature_dimension")] = feature
+        where = node.dims("output_spatial_dimensions")
+        for d, component in zip(where, self._output(pixel), strict=False):
+            index[d] = component
+        narrow = arithmetic.convert(problem.element, node.type.element, value)
+        self.phase.store(0, narrow, index, node.type)

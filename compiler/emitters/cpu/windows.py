@@ -63,8 +63,13 @@ def bounded_nest(
     bounds: Sequence[tuple[Index, Index]],
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+    *,
+    rolled: bool = False,
 ) -> list[ir.Value]:
-    """Nested loops carrying values; none for a dimension of one known position."""
+    """Nested loops carrying values; none for a dimension of one known position.
+
+    LLVM does not write out a loop between unknown bounds as often as it may run if such loops are to be ``rolled``.
+    """
 
     def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
         if len(index) == len(bounds):
@@ -77,7 +82,8 @@ def bounded_nest(
             with e.scope():
                 return level([*index, at], current)
 
-        return build.for_loop(low, high, inner, values)
+        is_known = isinstance(low, int) and isinstance(high, int)
+        return build.for_loop(low, high, inner, values, rolled=rolled and not is_known)
 
     return level([], list(carried))
 
