@@ -44,6 +44,12 @@ class WindowDimension:
         """Whether every window lies inside the operand."""
         return self.interior == (0, self.outputs)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the windows are the operand's elements one by one."""
+        steps = self.size == self.stride == 1
+        return steps and self.low == 0 and self.outputs == self.extent
+
     def origin(self, window: Index) -> Index:
         """Where a window starts; negative in the padding."""
         return build.sub(build.mul(window, self.stride), self.low)
@@ -63,8 +69,12 @@ def bounded_nest(
     bounds: Sequence[tuple[Index, Index]],
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+    *,
+    rolled: bool = False,
 ) -> list[ir.Value]:
-    """Nested loops carrying values; none for a dimension of one known position."""
+    """Nested loops carrying values; none for a dimension of one known position. ``rolled`` as in
+    :func:`build.for_loop`.
+    """
 
     def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
         if len(index) == len(bounds):
@@ -77,7 +87,7 @@ def bounded_nest(
             with e.scope():
                 return level([*index, at], current)
 
-        return build.for_loop(low, high, inner, values)
+        return build.for_loop(low, high, inner, values, rolled=rolled)
 
     return level([], list(carried))
 
