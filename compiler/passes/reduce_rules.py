@@ -189,7 +189,42 @@ def _applied(
     raise AssertionError("a verified function returns")
 
 
+def windows_of_one_element(r: Rewriter, op: ir.Operation) -> Result:
+    """Windows over elements set as far apart as the windows are wide → each element, repeated.
+
+    That is the gradient of a sum over windows that do not overlap. A window, moved by one at a time, sees one element
+    at most, and neutral elements around it.
+    """
+    padded = r.operand(op, 0, "pad")
+    name = combiner(r, op)
+    if padded is None or name is None:
+        return None
+    kind, (operand, neutral) = r.type(op.results[0]), padded.operands
+    if not all(is_identity(r.splat(value), name, kind) for value in (neutral, op.operands[1])):
+        return None
+    sizes, gaps = hlo.dims(op, "window_dimensions"), hlo.dims(padded, "interior")
+    steps = ("window_strides", "base_dilations", "window_dilations")
+    moves_by_one = all(step == 1 for key in steps for step in hlo.dims(op, key))
+    is_bare = not any((*hlo.dims(op, "padding_low"), *hlo.dims(op, "padding_high")))
+    if not (moves_by_one and is_bare and any(gaps)) or sizes != [gap + 1 for gap in gaps]:
+        return None
+    extents = r.type(operand).shape
+    repeated = [extent * size for extent, size in zip(extents, sizes, strict=True)]
+    spread, places = list[int](), list[int]()
+    for extent, size in zip(extents, sizes, strict=True):
+        places.append(len(spread))
+        spread += [extent, size] if size > 1 else [extent]
+    result = builders.reshape(builders.broadcast_in_dim(operand, spread, places), repeated)
+    # The window that begins with the first element is that many windows after the one that ends there.
+    low = [edge - gap for edge, gap in zip(hlo.dims(padded, "low"), gaps, strict=True)]
+    high = [
+        end - before - size for end, before, size in zip(kind.shape, low, repeated, strict=True)
+    ]
+    return [builders.pad(result, neutral, low, high) if any((*low, *high)) else result]
+
+
 #: Op name to the rules that are tried on it, in order.
 RULES: dict[str, tuple[Rule, ...]] = {
-    "reduce": (unit_dimensions, reduce_of_reduce, reduce_of_pieces)
+    "reduce": (unit_dimensions, reduce_of_reduce, reduce_of_pieces),
+    "reduce_window": (windows_of_one_element,),
 }

@@ -69,3 +69,21 @@ func.func private @sum(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
   %0 = "hlo.add"(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32>
 }
+
+// The gradient of a sum over windows of two that leave one element over: each element twice, and a zero.
+// CHECK-LABEL: func.func @windows_of_one_element
+// CHECK-SAME: (%[[X:.*]]: tensor<3x4x5xf32>)
+// CHECK: %[[B:.*]] = "hlo.broadcast_in_dim"(%[[X]]) {dimensions = array<i64: 0, 1, 3>} : (tensor<3x4x5xf32>) -> tensor<3x4x2x5xf32>
+// CHECK: %[[R:.*]] = "hlo.reshape"(%[[B]]) : (tensor<3x4x2x5xf32>) -> tensor<3x8x5xf32>
+// CHECK: %[[P:.*]] = "hlo.pad"(%[[R]], {{.*}}) {high = array<i64: 0, 1, 0>, interior = array<i64: 0, 0, 0>, low = array<i64: 0, 0, 0>}
+// CHECK: return %[[P]]
+func.func @windows_of_one_element(%x: tensor<3x4x5xf32>) -> tensor<3x9x5xf32> {
+  %zero = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlo.pad"(%x, %zero) {low = array<i64: 0, 1, 0>, high = array<i64: 0, 2, 0>, interior = array<i64: 0, 1, 0>} : (tensor<3x4x5xf32>, tensor<f32>) -> tensor<3x10x5xf32>
+  %1 = "hlov.reduce_window"(%0, %zero) {base_dilations = array<i64: 1, 1, 1>, padding_high = array<i64: 0, 0, 0>, padding_low = array<i64: 0, 0, 0>, to_apply = @sum_of_two, window_dilations = array<i64: 1, 1, 1>, window_dimensions = array<i64: 1, 2, 1>, window_strides = array<i64: 1, 1, 1>} : (tensor<3x10x5xf32>, tensor<f32>) -> tensor<3x9x5xf32>
+  return %1 : tensor<3x9x5xf32>
+}
+func.func private @sum_of_two(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+  %0 = "hlo.add"(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}

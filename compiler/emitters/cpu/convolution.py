@@ -336,7 +336,8 @@ class _Tiles:
         """Loops over taps and channels."""
         problem = self.owner.problem
         taps = math.prod(d.most_taps for d in problem.dimensions)
-        rolled = problem.is_dilated and taps > _MOST_WRITTEN_OUT
+        many = problem.is_dilated and taps > _MOST_WRITTEN_OUT
+        rolled = [many and not (isinstance(a, int) and isinstance(b, int)) for a, b in bounds]
         return bounded_nest(self.phase.elemental, bounds, carried, body, rolled=rolled)
 
     @property

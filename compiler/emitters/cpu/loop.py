@@ -32,6 +32,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     worth_splitting,
 )
 from gristmill.compiler.emitters.elemental import Source
+from gristmill.compiler.emitters.elemental.contraction import loop_nest
 from gristmill.compiler.emitters.elemental.movement import gather_operand_index
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node, is_uniform
@@ -45,6 +46,9 @@ CHUNK = 4096
 #: Elements of such a task, or of a row, that are staged at a time: the stores past the caches, which memory takes
 #: slowly, alternate with arithmetic.
 STRETCH = 512
+
+#: Elements of a row that is a task of its own, and of a block of shorter ones.
+LEAST_ROW, LEAST_BLOCK = 8, 64
 
 #: Elements at a time from which on, and up to which, a long chain is computed in parts: loops have a start and an end,
 #: and stages of the values at the cuts are to stay in L1.
@@ -123,6 +127,9 @@ class LoopEmitter:
         elif is_wide(shape):
             self._plan_cuts(STRETCH)
             tasks, body = -(-shape[-1] // CHUNK), partial(self._wide, shape=shape)
+        elif inner := short_dimensions(shape):
+            tasks = math.prod(shape[:-inner])
+            body = partial(self._blocks, shape=shape, inner=inner)
         else:
             length = shape[-1] if shape else 1
             if length % STRETCH:
@@ -303,6 +310,20 @@ class LoopEmitter:
         if self._stages:
             streaming.finish(self.source.target)
 
+    def _blocks(self, phase: PhaseFrame, shape: Sequence[int], inner: int) -> None:
+        """Rows of few elements: tasks are blocks of the ``inner`` last dimensions."""
+
+        def body(block: ir.Value) -> None:
+            outer = build.delinearize(block, shape[:-inner])
+
+            def element(index: list[Index], _: list[ir.Value]) -> list[ir.Value]:
+                store_results(phase, self.source.graph, [*outer, *index])
+                return []
+
+            loop_nest(phase.elemental, shape[-inner:], [], element)
+
+        phase.each_task(body)
+
     def _ask_for_next(self, phase: PhaseFrame, node: Node, row: ir.Value) -> None:
         """Ask for the row of a table from which ``node`` gathers its next row: prefetchers cannot foresee it."""
         table, rows = node.operands[0], math.prod(node.shape[:-1])
@@ -424,12 +445,25 @@ def merges_rows(graph: Graph) -> bool:
     if len(shape) < 2 or 0 in shape or shape[-2] == 1 or shape[-1] > MOST_TOGETHER:
         return False
     outer, inner = shape[:-2], shape[-2] * shape[-1]
-    if math.prod(outer) < LEAST_TASKS and not is_wide((*outer, inner)):
+    if inner < LEAST_ROW or (math.prod(outer) < LEAST_TASKS and not is_wide((*outer, inner))):
         return False
     # Where a chain is cut, stages hold parts of a single row.
     return (
         not is_elementwise(graph.results) and run_together(graph, shape) and not chains.cuts(graph)
     )
+
+
+def short_dimensions(shape: Sequence[int]) -> int:
+    """How many of the last dimensions make a block of rows that are too short to be a task each; 0 where rows are not.
+
+    The place of a row takes divisions. Rows that make too large a block are left to LLVM, which vectorises over them.
+    """
+    if not shape or shape[-1] >= LEAST_ROW:
+        return 0
+    inner = 1
+    while inner < len(shape) and math.prod(shape[-inner:]) < LEAST_BLOCK:
+        inner += 1
+    return inner if inner > 1 and math.prod(shape[-inner:]) <= CHUNK else 0
 
 
 def is_elementwise(roots: Sequence[Node]) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pooling emitter: ``reduce_window`` by a simple body where windows do not span the last dimension.
+"""The pooling emitter: ``reduce_window`` by a simple body.
 
-Running values are vectors of the last dimension, held in registers over a window. Windows are clipped at the operand's
-borders, once a row and only for the pixels at its ends, so that the inner loops have no conditions.
+Windows along the minor dimension are :mod:`.pooling_minor`'s. Where they do not span it, running values are vectors of
+it, held in registers over a window. Windows are clipped at the operand's borders, once a row and only for the pixels at
+its ends, so that the inner loops have no conditions.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from gristmill.compiler.emitters.cpu.frame import (
     PhaseFrame,
     worth_splitting,
 )
-from gristmill.compiler.emitters.cpu.pooling_sliding import Combine, Row, Walk, bare
+from gristmill.compiler.emitters.cpu.pooling_extremes import Combine, Watch, bare
+from gristmill.compiler.emitters.cpu.pooling_minor import MinorPoolingEmitter
+from gristmill.compiler.emitters.cpu.pooling_plan import MOST_SPAN, span_of
+from gristmill.compiler.emitters.cpu.pooling_sliding import Row, Walk
 from gristmill.compiler.emitters.cpu.windows import WindowDimension, bounded_nest, row_strides
 from gristmill.compiler.emitters.elemental.contraction import reducer_of, simple_reducer
-from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.emitters.kernel import KernelDefinition, KernelEmitter
 from gristmill.compiler.graph import Graph, Node
 from gristmill.runtime.types import ElementType
 
@@ -33,18 +37,53 @@ _VECTORS = 4
 
 
 def is_pooling(node: Node, body: Graph) -> bool:
-    """Whether the pooling emitter serves a ``reduce_window`` with this body."""
-    element, rank = node.type.element, node.type.rank
-    if rank < 2 or len(node.siblings) != 1 or 0 in (node.type.size, node.operands[0].type.size):
+    """Whether the pooling emitters serve a ``reduce_window`` with this body."""
+    element = node.type.element
+    if len(node.siblings) != 1 or 0 in (node.type.size, node.operands[0].type.size):
         return False
     if not (element.is_integer or (element.is_float and element.bits >= 16)) or element.bits < 8:
         return False
-    last = [
-        node.dims(name)[-1]
-        for name in ("window_dimensions", "window_strides", "padding_low", "padding_high")
+    if simple_reducer(body) is None or any(b != 1 for b in node.dims("base_dilations")):
+        return False
+    windows = _windows(node)
+    if windows[-1].is_plain:
+        return len(windows) > 1 and node.shape[-1] >= 4
+    return span_of(windows[-1], 1) <= MOST_SPAN
+
+
+def _windows(node: Node) -> list[WindowDimension]:
+    """The windows of a ``reduce_window``, one for each dimension."""
+    return [
+        WindowDimension(size, stride, dilation, low, extent, outputs)
+        for size, stride, dilation, low, extent, outputs in zip(
+            node.dims("window_dimensions"),
+            node.dims("window_strides"),
+            node.dims("window_dilations"),
+            node.dims("padding_low"),
+            node.operands[0].shape,
+            node.shape,
+            strict=True,
+        )
     ]
-    plain = last == [1, 1, 0, 0] and all(b == 1 for b in node.dims("base_dilations"))
-    return plain and simple_reducer(body) is not None and node.shape[-1] >= 4
+
+
+class PoolingEmitter:
+    """Compiles one ``reduce_window`` that :func:`is_pooling`, by vectors of channels or along the minor dimension."""
+
+    def __init__(self, source: FusionSource):
+        node: Node = source.graph.results[0]
+        body = simple_reducer(source.functions[node.symbol("to_apply")])
+        assert body is not None, "the fusion pass gives this kind to simple bodies only"
+        windows = _windows(node)
+        self._emitter: KernelEmitter = (
+            ChannelPoolingEmitter(source, windows[:-1], body)
+            if windows[-1].is_plain
+            else MinorPoolingEmitter(source, windows, body)
+        )
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        return self._emitter.emit()
 
 
 def _combine(kind: str, element: ElementType) -> Combine:
@@ -69,32 +108,22 @@ def _combine(kind: str, element: ElementType) -> Combine:
     return lambda a, b: op(a, b).result
 
 
-class PoolingEmitter:
-    """Compiles one pooling ``reduce_window``."""
+class ChannelPoolingEmitter:
+    """Compiles one pooling ``reduce_window`` whose windows do not span the last dimension.
 
-    def __init__(self, source: FusionSource):
-        self.source = source
+    Args:
+        source: the fusion.
+        windows: one for each dimension but the last.
+        body: the operation.
+    """
+
+    def __init__(self, source: FusionSource, windows: Sequence[WindowDimension], body: str):
+        self.source, self.windows, self.body = source, windows, body
         self.node: Node = source.graph.results[0]
         self.operand, self.initial = self.node.operands[:2]
-        node, shape = self.node, self.operand.shape
-        self.windows = [
-            WindowDimension(size, stride, dilation, low, extent, outputs)
-            for size, stride, dilation, low, extent, outputs in zip(
-                node.dims("window_dimensions"),
-                node.dims("window_strides"),
-                node.dims("window_dilations"),
-                node.dims("padding_low"),
-                shape,
-                node.shape,
-                strict=True,
-            )
-        ][:-1]
-        self.channels = shape[-1]
-        body = simple_reducer(source.functions[node.symbol("to_apply")])
-        assert body is not None, "the fusion pass gives this kind to simple bodies only"
-        self.body = body
+        self.channels = self.operand.shape[-1]
         #: Whether NaN has to be looked for, as the bare comparison loses it.
-        self.looks = node.type.element.is_float and body in ("maximum", "minimum")
+        self.looks = self.node.type.element.is_float and body in ("maximum", "minimum")
         self.walk = Walk.of(self.windows, source.target, looks=self.looks)
 
     def emit(self) -> KernelDefinition:
@@ -158,10 +187,8 @@ class PoolingEmitter:
                 row: Row = row,
                 vectors: int = vectors,
             ) -> list[ir.Value]:
-                ordered = row.emit(channel, vectors, span)
-                for mask in ordered:
-                    all_of = vector.ReductionOp(truth, vector.CombiningKind.AND, mask).result
-                    carried = [arith.AndIOp(carried[0], all_of).result]
+                for ordered in row.emit(channel, vectors, span):
+                    carried = [arith.AndIOp(carried[0], ordered).result]
                 return carried
 
             (fine,) = build.for_loop(begin, end, block, [fine], step=width * vectors)
@@ -188,8 +215,7 @@ class PoolingEmitter:
             outer,
             vector.BroadcastOp(kinds[1], start).result,
             bare(self.body) if self.looks else _combine(self.body, wide),
-            self.looks,
-            self.source.target.vector_bytes == 64,
+            Watch(kinds[1], self.source.target.vector_bytes == 64) if self.looks else None,
         )
 
     def _channel_blocks(self, vectors: int) -> list[tuple[int, int, int, int]]:

@@ -5,15 +5,14 @@ A window is reduced column by column, a column being what lies at one place of t
 walked with the columns that the next window shares in registers: of a 3 x 3 window, 6 elements are read instead of 9
 with stride 2, 3 with stride 1.
 
-The largest and smallest floats are found by the bare ``a > b ? a : b``, one instruction on x86, which loses NaN. So
-whether any of the elements is NaN is noted on the way, two elements a comparison, and such a row is reduced again.
+The largest and smallest floats are found as in :mod:`.pooling_extremes`; a row with NaN is reduced again.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,6 +21,7 @@ from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.pooling_extremes import Combine, Watch
 from gristmill.compiler.emitters.cpu.windows import WindowDimension, row_strides
 from gristmill.compiler.graph import Node
 from gristmill.compiler.target import Target
@@ -30,8 +30,6 @@ from gristmill.compiler.target import Target
 MOST_LOADS = 64
 #: Columns of a window from which walking repays one instruction an element in vectors of less than 64 bytes.
 LEAST_NARROW = 5
-
-Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,6 @@ class Walk:
         return result
 
 
-def bare(kind: str) -> Combine:
-    """The larger or smaller of floats by one comparison; the second of two that are not ordered."""
-    predicate = arith.CmpFPredicate.OGT if kind == "maximum" else arith.CmpFPredicate.OLT
-
-    def pick(a: ir.Value, b: ir.Value) -> ir.Value:
-        return arith.SelectOp(arith.CmpFOp(predicate, a, b).result, a, b).result
-
-    return pick
-
-
 @dataclass(frozen=True)
 class Row:
     """One row of windows, over ``width`` channels a vector.
@@ -103,8 +91,7 @@ class Row:
         position: the leading index.
         start: the initial value, a vector.
         combine: one step of the reduction.
-        looks: whether NaN is looked for.
-        masks: whether comparisons have registers of their own.
+        watch: what looks for NaN, if anything does.
     """
 
     walk: Walk
@@ -115,19 +102,18 @@ class Row:
     position: Sequence[Index]
     start: ir.Value
     combine: Combine
-    looks: bool
-    masks: bool
+    watch: Watch | None
 
     def emit(self, channel: Index, vectors: int, span: tuple[int, int]) -> list[ir.Value]:
-        """Reduce the windows ``span`` of ``vectors`` vectors; returns for each where no NaN was met."""
-        walk, size = self.walk, self.walk.windows[-1].size
+        """Reduce the windows ``span`` of ``vectors`` vectors; returns for each whether no NaN was met."""
+        walk, watch, size = self.walk, self.watch, self.walk.windows[-1].size
 
         def columns(pixel: Index, v: int, span: range, seen: list[ir.Value]) -> list[ir.Value]:
             """Columns of a window of vector ``v``; ``seen`` is brought up to date."""
             first = build.add(channel, v * self._width)
             loaded = [self._column(pixel, first, j) for j in span]
-            if seen:
-                seen[v] = self._look(seen[v], [x for column in loaded for x in column])
+            if watch is not None:
+                seen[v] = watch.look(seen[v], [x for column in loaded for x in column])
             return [reduce(self.combine, column) for column in loaded]
 
         def step(pixel: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
@@ -141,11 +127,12 @@ class Row:
                 following.append(window[walk.shift :])
             return [*(x for column in zip(*following, strict=True) for x in column), *seen]
 
-        ordered = [self._ordered(self.start, self.start)] * vectors if self.looks else []
+        ordered = [watch.ordered(self.start, self.start)] * vectors if watch is not None else []
         each = [columns(span[0], v, range(walk.shared), ordered) for v in range(vectors)]
         first = [x for column in zip(*each, strict=True) for x in column]
         carried = build.for_loop(*span, step, [*first, *ordered])
-        return [self._mask(seen) for seen in carried[walk.shared * vectors :]]
+        seen = carried[walk.shared * vectors :]
+        return [watch.everywhere(note) for note in seen] if watch is not None else []
 
     @property
     def _width(self) -> int:
@@ -179,28 +166,3 @@ class Row:
             value = arith.TruncFOp(narrow, value).result
         at = build.linearize([*position, channel], self.node.shape)
         vector.StoreOp(value, self.target, [build.index_value(at)])
-
-    def _look(self, seen: ir.Value, elements: Sequence[ir.Value]) -> ir.Value:
-        """``seen`` where none of the elements is NaN."""
-        for first in range(0, len(elements), 2):
-            ordered = self._ordered(elements[first], elements[min(first + 1, len(elements) - 1)])
-            seen = arith.AndIOp(seen, ordered).result
-        return seen
-
-    def _ordered(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Where neither is NaN: a mask, or all bits of a lane where masks have no registers of their own."""
-        mask = arith.CmpFOp(arith.CmpFPredicate.ORD, a, b).result
-        return mask if self.masks else arith.ExtSIOp(self._lanes, mask).result
-
-    def _mask(self, seen: ir.Value) -> ir.Value:
-        """What :meth:`_ordered` gave, as a mask."""
-        if self.masks:
-            return seen
-        zero = ir.IntegerAttr.get(self._lanes.element_type, 0)
-        zeros = arith.ConstantOp(self._lanes, ir.DenseElementsAttr.get_splat(self._lanes, zero))
-        return arith.CmpIOp(arith.CmpIPredicate.ne, seen, zeros.result).result
-
-    @property
-    def _lanes(self) -> ir.VectorType:
-        bits = ir.FloatType(self.kinds[1].element_type).width
-        return ir.VectorType.get([self._width], ir.IntegerType.get_signless(bits))

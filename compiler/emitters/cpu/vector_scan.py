@@ -34,7 +34,7 @@ def scans(kind: str | None, element: ElementType) -> bool:
     return kind is not None and whole and (not element.is_float or element.bits >= 32)
 
 
-def _identity(kind: str, element: ElementType) -> float | int:
+def identity(kind: str, element: ElementType) -> float | int:
     """What leaves any other operand of ``kind`` as it is."""
     if kind in ("maximum", "minimum") and element.is_float:
         return -math.inf if kind == "maximum" else math.inf
@@ -74,7 +74,7 @@ class VectorScan:
         self.vector = ir.VectorType.get([self.lanes], build.register_type(element))
         self.block = self.lanes * _VECTORS
         self.stage = build.view(stage, 0, ArrayType((self.block,), element))
-        neutral = build.constant(element, _identity(kind, element))
+        neutral = build.constant(element, identity(kind, element))
         self.neutral = vector.BroadcastOp(self.vector, neutral).result
 
     def emit(self, line: Line, start: Index, count: int, running: ir.Value) -> ir.Value:

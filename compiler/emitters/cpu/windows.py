@@ -44,6 +44,12 @@ class WindowDimension:
         """Whether every window lies inside the operand."""
         return self.interior == (0, self.outputs)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the windows are the operand's elements one by one."""
+        steps = self.size == self.stride == 1
+        return steps and self.low == 0 and self.outputs == self.extent
+
     def origin(self, window: Index) -> Index:
         """Where a window starts; negative in the padding."""
         return build.sub(build.mul(window, self.stride), self.low)
@@ -64,11 +70,11 @@ def bounded_nest(
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
     *,
-    rolled: bool = False,
+    rolled: Sequence[bool] = (),
 ) -> list[ir.Value]:
     """Nested loops carrying values; none for a dimension of one known position.
 
-    LLVM does not write out a loop between unknown bounds as often as it may run if such loops are to be ``rolled``.
+    LLVM does not unroll the loops of ``rolled`` dimensions, see :func:`build.for_loop`.
     """
 
     def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
@@ -82,8 +88,8 @@ def bounded_nest(
             with e.scope():
                 return level([*index, at], current)
 
-        is_known = isinstance(low, int) and isinstance(high, int)
-        return build.for_loop(low, high, inner, values, rolled=rolled and not is_known)
+        keep = bool(rolled) and rolled[len(index)]
+        return build.for_loop(low, high, inner, values, rolled=keep)
 
     return level([], list(carried))
 
