@@ -16,6 +16,11 @@ from gristmill.runtime.types import ElementType
 
 #: Multiply-adds below which the elementwise form is as good.
 _MIN_WORK = 4096
+#: Features of a group that vectors can be made of, and up to which vectors of a row's outputs are preferred: of many
+#: channels, and of one, where there is little work for the stores of features that lie apart.
+_MIN_FEATURES, _FEW_FEATURES, _FEW_OF_ONE_CHANNEL = 4, 7, 16
+#: Outputs of a row that vectors can be made of.
+_MIN_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -168,15 +173,50 @@ class ConvProblem:
             and node.type.element == self.element
         )
 
+    @property
+    def row_dimension(self) -> int:
+        """The spatial dimension that vectors lie along where features do not fill them: the last with extent."""
+        return max((d for d, size in enumerate(self.outputs) if size > 1), default=0)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether neighbouring windows along ``row_dimension`` read neighbouring elements of the operand as it is."""
+        lhs, d = self.node.operands[0], self.row_dimension
+        where = self.node.dims("input_spatial_dimensions")[d]
+        adjacent = math.prod(lhs.shape[where + 1 :]) == 1 and self.strides[d] == 1
+        return adjacent and lhs.type.element == self.element
+
+    @property
+    def writes_rows(self) -> bool:
+        """The same of the output: whether neighbouring ones along ``row_dimension`` are neighbouring elements."""
+        where = self.node.dims("output_spatial_dimensions")[self.row_dimension]
+        adjacent = math.prod(self.node.shape[where + 1 :]) == 1
+        return adjacent and self.node.type.element == self.element
+
+    @property
+    def runs_along_rows(self) -> bool:
+        """Whether vectors of neighbouring outputs are better than vectors of features or channels.
+
+        They are where features do not fill vectors, and where rows need not be copied while features would.
+        """
+        width = self.outputs[self.row_dimension]
+        if width < _MIN_ROW or any(b != 1 for b in self.base):
+            return False
+        in_rows = self.reads_rows and self.writes_rows
+        if self.depthwise:
+            return in_rows and width >= 2 * _MIN_ROW
+        few = _FEW_OF_ONE_CHANNEL if self.channels == 1 else _FEW_FEATURES
+        return self.features <= (few if in_rows else _MIN_FEATURES)
+
 
 def is_direct(node: Node) -> bool:
-    """Whether the convolution emitter serves the operation (features fill vectors, and there is work)."""
+    """Whether the convolution emitter serves the operation (vectors are filled, and there is work)."""
     if 0 in (node.type.size, node.operands[0].type.size, node.operands[1].type.size):
         return False
     problem = ConvProblem.of(node)
     kinds = {x.type.element.kind for x in (node, *node.operands)}
     return (kinds <= {"float"} or kinds <= {"int", "uint"}) and (
-        problem.features >= 4 and problem.work >= _MIN_WORK
+        problem.work >= _MIN_WORK and (problem.features >= _MIN_FEATURES or problem.runs_along_rows)
     )
 
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import vector
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.control import both
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
+from gristmill.compiler.emitters.cpu.convolution_rows import RowConvolutionEmitter, multiply_add
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -38,7 +39,6 @@ _TASKS_A_THREAD = 4
 _PACKED_FOR = 64
 #: Taps of a row of a depthwise window that are written out.
 _MOST_TAPS = 5
-_FMA = arith.FastMathFlags.contract
 
 
 class ConvolutionEmitter:
@@ -92,6 +92,8 @@ class ConvolutionEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
+        if self.problem.runs_along_rows:
+            return RowConvolutionEmitter(self.source).emit()
         problem, tile = self.problem, self.tile
         workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
         row = 0 if self.weights is None else tile.chunk
@@ -459,7 +461,7 @@ class _Tiles:
                         scalar = build.load(self.flat[0], [here], problem.element)
                         factor = vector.BroadcastOp(kind, scalar).result
                     total = sums[p * tile.vectors + v]
-                    result.append(self._multiply_add(total, factor, column))
+                    result.append(multiply_add(problem, total, factor, column))
             return result
 
         return step
@@ -488,7 +490,7 @@ class _Tiles:
                 factor = self._load(kind, 0, build.add(at, column * owner.inputs + shift))
                 for pixel, tap in pairs:
                     number = pixel * tile.vectors + v
-                    result[number] = self._multiply_add(result[number], factor, columns[tap])
+                    result[number] = multiply_add(problem, result[number], factor, columns[tap])
         return result
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
@@ -504,12 +506,6 @@ class _Tiles:
 
     def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
         return vector.LoadOp(kind, self.flat[operand], [build.index_value(at)]).result
-
-    def _multiply_add(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        if self.owner.problem.element.is_float:
-            product = arith.MulFOp(a, b, fastmath=_FMA).result
-            return arith.AddFOp(total, product, fastmath=_FMA).result
-        return arith.AddIOp(total, arith.MulIOp(a, b).result).result
 
     def _input_base(self, pixel: Index) -> Index:
         owner, problem = self.owner, self.owner.problem
