@@ -82,15 +82,17 @@ class RowPlan:
         lanes = min(target.lanes(nbytes), 1 << (width.bit_length() - 1))
         # Besides the sums, registers hold the weights of a step, a vector of the input and one to spare.
         vectors = min(8, (target.vector_registers - 2) // features - 1)
-        begin, end = interior
-        whole = max(0, min(end, width) - begin) // lanes
+        end = interior[1]
+        # Whole vectors before the tiles, so that no other task stores to where they do.
+        begin = -(-interior[0] // lanes) * lanes
+        whole = max(0, end - begin) // lanes
         tiles, rest = divmod(whole, vectors)
         after = begin + whole * lanes
         starts = [after - (rest - i) * lanes for i in range(rest)]
         # The last vector ends with the row, over outputs that another computes as well.
         edges = (*range(0, begin, lanes), *range(after, width, lanes))
         starts += [min(i, width - lanes) for i in edges]
-        inside = tuple(i for i in starts if begin <= i and i + lanes <= end)
+        inside = tuple(i for i in starts if interior[0] <= i and i + lanes <= end)
         outside = tuple(i for i in starts if i not in inside)
         chunk = max(1, _CHUNK // (vectors * lanes))
         return RowPlan(width, lanes, vectors, begin, tiles, chunk, inside, outside)
