@@ -94,7 +94,9 @@ class _Fuser:
         small = node.kind in ("while", "if", "case") and is_small_computation(node, self._graphs)
         if small or node.kind == "custom_call":
             kind = "computation" if small else node.kind
-            cluster = Cluster(node, kind, roots=list(node.siblings))
+            live = [s for s in node.siblings if s.users or s in self._graph.results]
+            roots = live if small and live else list(node.siblings)
+            cluster = Cluster(node, kind, roots=roots)
             cluster.index = dict.fromkeys(node.siblings, ())
             self._emit_cluster(cluster)
             return []

@@ -44,6 +44,9 @@ MAX_MEMBERS = 400
 #: Places at which one member may be read, as it is emitted for each. Without a bound they double with every slice or
 #: concatenation on the way: XLA's fusion has one of 15 for that reason.
 MAX_PLACES = 16
+#: Cost from which a value is computed on its own and not again at each place where a cluster reads it, in tenths of a
+#: nanosecond: storing it and reading it back, not much of which is in the first-level cache, costs as much.
+MAX_RECOMPUTED = 24
 #: A reduction of everything is worth its own parallel kernel from this many elements.
 MAX_SINGLE_ROW = 16384
 
@@ -386,7 +389,8 @@ class Clustering:
         """Where members would also be read if ``node`` joined at ``index``.
 
         ``None`` when what is computed once a row or a tile (reductions, products) would be read at another place than
-        its own: a member may pass on several; or when a member would be read at too many.
+        its own: a member may pass on several; when a member would be read at too many; or when ``node`` would be read
+        at several and is dearer to compute again than to store.
         """
         added: dict[Node, set[SymbolicIndex]] = {}
         pending = [(sibling, index) for sibling in node.siblings]
@@ -409,7 +413,27 @@ class Clustering:
                 return None
             operands = self._operands(cluster, member, at)
             pending += [(x, place) for x, place in operands if x in cluster.index]
+        again = max(len(added.get(sibling, ())) for sibling in node.siblings) - 1
+        if again > 1 and again * self._chain_cost(node) > MAX_RECOMPUTED:
+            return None
         return added
+
+    def _chain_cost(self, node: Node) -> int:
+        """Rough cost of one element of ``node`` and of what would join a cluster then, in tenths of a nanosecond."""
+        cost, pending, seen = 0, [node], {node}
+        while pending and cost <= MAX_RECOMPUTED:
+            current = pending.pop()
+            if current.kind == "constant":
+                continue
+            if not self._is_fusible(current) or current in self.cluster_of:
+                cost += 1
+                continue
+            cost += 0 if is_free(current) else node_cost(current)
+            for operand in current.operands:
+                if operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+        return cost
 
     def _joins(self, cluster: Cluster, node: Node, index: SymbolicIndex) -> bool:
         """Whether the node can be computed inside the cluster at ``index``."""

@@ -192,8 +192,6 @@ CASES = {
         "[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",
     ),
     "no_dimension": Case((40, 30), (30, 16), (40, 16), "[b, f]x[i, o]->[b, f]"),
-    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2)),
-    "one_feature": Case((1, 15, 30, 4), (3, 3, 4, 1), (1, 13, 28, 1)),
     # Too few features for a vector, and channels enough: vectors of channels, added up at the end.
     "channels_in_vectors": Case((1, 9, 14, 64), (3, 3, 64, 3), (1, 9, 14, 3), window=SAME),
     "channels_in_vectors_in_place": Case((2, 9, 14, 64), (1, 1, 64, 1), (2, 9, 14, 1)),
@@ -210,6 +208,68 @@ CASES = {
         },
     ),
     "little_work": Case((1, 6, 6, 4), (3, 3, 4, 4), (1, 4, 4, 4), direct=False),
+    # Vectors along a row: of few features, or where rows lie side by side.
+    "few_features": Case((1, 30, 30, 4), (3, 3, 4, 2), (1, 28, 28, 2)),
+    "one_feature": Case((2, 3, 9, 150), (1, 3, 3, 3), (2, 1, 9, 150), NCHW, SAME),
+    "one_channel": Case(
+        (1, 12, 37, 1), (5, 5, 1, 1), (1, 12, 37, 1), window={"pad": "[[2, 2], [1, 3]]"}
+    ),
+    "short_rows": Case((2, 4, 6, 5), (2, 4, 3, 3), (2, 2, 6, 5), NCHW, SAME),
+    "long_rows": Case(
+        (1, 1, 9100),
+        (3, 1, 20),
+        (1, 3, 9100),
+        "[b, f, 0]x[o, i, 0]->[b, f, 0]",
+        {"pad": "[[7, 12]]"},
+    ),
+    "long_window": Case(
+        (1, 1, 90), (1, 1, 81), (1, 1, 170), "[b, f, 0]x[o, i, 0]->[b, f, 0]", {"pad": "[[80, 80]]"}
+    ),
+    "rows_dilated": Case(
+        (1, 2, 20, 60),
+        (2, 2, 3, 3),
+        (1, 2, 18, 54),
+        NCHW,
+        {"pad": "[[1, 1], [-1, 1]]", "rhs_dilate": "[2, 3]", "reverse": "[false, true]"},
+    ),
+    "rows_cropped": Case(
+        (1, 2, 9, 40), (2, 2, 3, 3), (1, 2, 6, 35), NCHW, {"pad": "[[-1, 0], [-3, 0]]"}
+    ),
+    "rows_strided": Case(
+        (2, 3, 15, 70),
+        (1, 3, 3, 5),
+        (2, 1, 8, 23),
+        NCHW,
+        {"pad": "[[1, 1], [2, 1]]", "stride": "[2, 3]"},
+    ),
+    "rows_strided_and_dilated": Case(
+        (1, 2, 15, 70),
+        (3, 2, 3, 4),
+        (1, 3, 13, 34),
+        NCHW,
+        {"pad": "[[0, 0], [3, 4]]", "stride": "[1, 2]", "rhs_dilate": "[1, 3]"},
+    ),
+    "rows_depthwise": Case((2, 6, 10, 21), (6, 1, 3, 3), (2, 6, 10, 21), NCHW, SAME, groups=6),
+    "rows_grouped": Case((1, 6, 10, 21), (9, 2, 3, 3), (1, 9, 10, 21), NCHW, SAME, groups=3),
+    "rows_batch_groups": Case((6, 3, 8, 20), (4, 3, 3, 3), (3, 4, 6, 18), NCHW, batch_groups=2),
+    "rows_many_features": Case((1, 1, 12, 40), (13, 1, 4, 3), (1, 13, 11, 40), NCHW, SAME),
+    "rows_first": Case(
+        (1, 2, 90, 1), (2, 2, 5, 3), (1, 2, 90, 1), NCHW, {"pad": "[[2, 2], [1, 1]]"}
+    ),
+    "rows_of_volume": Case(
+        (1, 7, 8, 20, 1),
+        (3, 2, 3, 1, 1),
+        (1, 5, 9, 20, 1),
+        "[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]",
+        {"pad": "[[0, 0], [1, 1], [1, 1]]"},
+    ),
+    "few_features_transposed": Case(
+        (1, 12, 12, 4),
+        (3, 3, 4, 2),
+        (1, 25, 25, 2),
+        window={"pad": "[[2, 2], [2, 2]]", "lhs_dilate": "[2, 2]"},
+    ),
+    "few_outputs": Case((64, 4, 4, 9), (2, 2, 9, 2), (64, 3, 3, 2)),
 }
 
 

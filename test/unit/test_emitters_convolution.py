@@ -15,6 +15,7 @@ import gristmill
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.compile import compile_stages, import_source
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
+from gristmill.compiler.emitters.cpu.convolution_rows import RowPlan
 from gristmill.compiler.graph import Node
 from gristmill.runtime.types import element_type
 
@@ -96,7 +97,16 @@ def test_tiles_of_a_row_are_about_equal(width: int, sizes: set[int]) -> None:
 
 @pytest.mark.parametrize("element", ["f64", "f16", "i32", "i8"])
 @pytest.mark.parametrize(
-    "name", ["same", "nchw", "depthwise_left_over", "groups", "channels_in_vectors"]
+    "name",
+    [
+        "same",
+        "nchw",
+        "depthwise_left_over",
+        "groups",
+        "channels_in_vectors",
+        "one_feature",
+        "one_channel",
+    ],
 )
 def test_types(name: str, element: str) -> None:
     check(CASES[name], element)
@@ -180,9 +190,48 @@ def test_zeros_between_elements_are_not_multiplied() -> None:
     assert not np.isnan(got[:, 2:-2, 2:-2]).any()
 
 
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("rows") or "long" in n])
+def test_rows_of_narrower_vectors(name: str) -> None:
+    """Vectors along a row, in two halves each."""
+    case, target = CASES[name], replace(host_target(), vector_bytes=16)
+    text = module(case, "f32", "f32")
+    x, w = (RNG.integers(-2, 3, s).astype(np.float32) for s in (case.lhs, case.rhs))
+    got = gristmill.compile(text, target=target)(x, w)
+    np.testing.assert_array_equal(got, evaluate(text, x, w)[0])
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize(
+    ("width", "interior"),
+    [(5, (0, 5)), (37, (2, 34)), (170, (80, 90)), (9100, (7, 9088)), (8, (8, 8))],
+)
+def test_vectors_of_a_row(width: int, interior: tuple[int, int], registers: int) -> None:
+    """They cover the row, and those that read without masks have their windows inside."""
+    target = replace(
+        host_target(), vector_bytes=32, features="+avx512vl" if registers == 32 else ""
+    )
+    plan = RowPlan.of(width, interior, 3, 4, target)
+    tile = plan.vectors * plan.lanes
+    tiles = range(plan.begin, plan.begin + plan.tiles * tile, plan.lanes)
+    starts = {*tiles, *plan.inside, *plan.outside}
+    assert {i + lane for i in starts for lane in range(plan.lanes)} == set(range(width))
+    assert all(interior[0] <= i <= interior[1] - plan.lanes for i in (*tiles, *plan.inside))
+    assert (plan.chunks - 1) * plan.chunk < max(1, plan.tiles) <= plan.chunks * plan.chunk
+
+
 def test_wider_result() -> None:
     check(CASES["same"], "i8", "i32")
     check(CASES["valid"], "f16", "f32")
+    check(CASES["one_feature"], "i8", "i32")
+    check(CASES["few_features"], "f16", "f32")
+
+
+def test_accuracy_of_rows() -> None:
+    x, w = (RNG.standard_normal(s).astype(np.float32) for s in (5000, 300))
+    case = Case((1, 1, 5000), (1, 1, 300), (1, 1, 4701), "[b, f, 0]x[o, i, 0]->[b, f, 0]")
+    got = gristmill.compile(module(case, "f32", "f32"))(x[None, None], w[None, None])
+    wanted = np.correlate(x.astype(np.float64), w.astype(np.float64), "valid")
+    np.testing.assert_allclose(got, wanted[None, None], atol=1e-4)
 
 
 def test_accuracy() -> None:

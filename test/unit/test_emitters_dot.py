@@ -339,8 +339,40 @@ def test_forms(lhs: str, rhs: str, dims: dict[str, Any], form: Form) -> None:
     problem = problem_of(lhs, rhs, "f32", **dims)
     kinds = problem.lhs.array, problem.rhs.array
     kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 64)
-    target = dataclasses.replace(host_target(), l3_bytes=32 << 20)
+    target = dataclasses.replace(host_target(), features="+avx512vl", l3_bytes=32 << 20)
     assert choose_form(kernel, target)[0] is form
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "form"),
+    [
+        ("6x1024xf32", "1024x1024xf32", Form.STREAMED),
+        ("7x1024xf32", "1024x1024xf32", Form.TILED),
+        ("16x1024xf32", "1024x1024xf32", Form.TILED),
+        ("17x1024xf32", "1024x1024xf32", Form.BLOCKED),
+        ("8x256xf32", "256x512xf32", Form.BLOCKED),  # fits the second-level cache
+        ("8x1024xbf16", "1024x1024xbf16", Form.BLOCKED),
+    ],
+)
+def test_forms_with_16_registers(lhs: str, rhs: str, form: Form) -> None:
+    problem = problem_of(lhs, rhs, lhs.rpartition("x")[2], **MATMUL)
+    kinds = problem.lhs.array, problem.rhs.array
+    kernel = DotKernel("dot", problem, kinds, (problem.output,), 0, 1, None, None, None, 32)
+    target = dataclasses.replace(
+        host_target(), triple="x86_64-linux", features="+avx2", l2_bytes=1 << 19
+    )
+    assert choose_form(kernel, target)[0] is form
+
+
+@pytest.mark.parametrize("element", ["f32", "f64", "i32"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(7, 70, 130), (8, 32, 256), (10, 33, 57), (13, 31, 96), (16, 100, 11)]
+)
+def test_streamed_tiles(m: int, k: int, n: int, element: str) -> None:
+    """Rows that fill tiles or do not, steps of ``k`` left over, columns beside whole tiles and whole vectors."""
+    problem = problem_of(f"{m}x{k}x{element}", f"{k}x{n}x{element}", element, **MATMUL)
+    target = dataclasses.replace(host_target(), vector_bytes=32, features="+avx2,+fma", l2_bytes=64)
+    check(problem, target=target)
 
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])

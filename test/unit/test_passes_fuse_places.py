@@ -71,3 +71,42 @@ def test_nine_places_are_one_kernel() -> None:
     expected = -sum(x[r : r + 30, c : c + 30] for r in range(3) for c in range(3))
     with compilation.executable() as executable:
         np.testing.assert_array_equal(executable(x), expected)
+
+
+def stencil(source: str, name: str, shape: tuple[int, int], dimension: int) -> list[str]:
+    """Five neighbours along a dimension, each times its distance from the first plus one, added up."""
+    made = tuple(size - 4 * (d == dimension) for d, size in enumerate(shape))
+    old, new = (f"tensor<{a}x{b}xf32>" for a, b in (shape, made))
+    lines: list[str] = []
+    for tap in range(5):
+        cut = ", ".join(
+            f"{tap * (d == dimension)}:{tap * (d == dimension) + size}"
+            for d, size in enumerate(made)
+        )
+        lines += [
+            f"%{name}s{tap} = stablehlo.slice {source} [{cut}] : ({old}) -> {new}",
+            f"%{name}w{tap} = stablehlo.constant dense<{tap + 1}.0> : {new}",
+            f"%{name}p{tap} = stablehlo.multiply %{name}w{tap}, %{name}s{tap} : {new}",
+        ]
+        if tap:
+            total = f"%{name}t{tap - 1}" if tap > 1 else f"%{name}p0"
+            lines.append(f"%{name}t{tap} = stablehlo.add {total}, %{name}p{tap} : {new}")
+    return lines
+
+
+def test_a_stencil_of_a_stencil_is_two_kernels() -> None:
+    """A sum of five products is not computed again at each of the points that read it."""
+    body = "\n  ".join(stencil("%x", "a", (36, 36), 0) + stencil("%at4", "b", (32, 36), 1))
+    text = f"""func.func @main(%x: tensor<36x36xf32>) -> tensor<32x32xf32> {{
+  {body}
+  return %bt4 : tensor<32x32xf32>
+}}"""
+    compilation = compile_stages(import_source(text), host_target(), keep_stages=True)
+    fused = compilation.emit("fused")
+    assert isinstance(fused, str)
+    assert fused.count("hlov.fusion") == 2
+    x = np.random.default_rng(2).integers(-9, 9, (36, 36)).astype(np.float32)
+    rows = sum((tap + 1) * x[tap : tap + 32] for tap in range(5))
+    expected = sum((tap + 1) * np.asarray(rows)[:, tap : tap + 32] for tap in range(5))
+    with compilation.executable() as executable:
+        np.testing.assert_array_equal(executable(x), expected)

@@ -16,8 +16,10 @@ from mlir.dialects import scf
 
 from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
+from gristmill.compiler.emitters.cpu.carried import Carried
 from gristmill.compiler.emitters.cpu.frame import FusionSource, KernelFrame, PhaseFrame
 from gristmill.compiler.emitters.elemental import Elemental, Source, buffer_source, scalar_source
+from gristmill.compiler.emitters.elemental.movement import clamped_starts
 from gristmill.compiler.emitters.kernel import KernelDefinition
 from gristmill.compiler.graph import Graph, Node, is_uniform
 from gristmill.dialects import hlo
@@ -28,18 +30,37 @@ def _padded(array: ArrayType) -> int:
     return -(-array.nbytes // 64) * 64
 
 
-def buffer_table_bytes(graph: Graph, functions: Mapping[str, Graph]) -> int:
-    """Workspace that emitting ``graph`` takes: every value of more than one element, nested computations included."""
+def buffer_table_bytes(
+    graph: Graph, functions: Mapping[str, Graph], in_place: frozenset[Node] = frozenset()
+) -> int:
+    """Workspace that emitting ``graph`` takes: every value of more than one element, nested computations included.
+
+    Those ``in_place`` are stored where the operand that they replace a part of is.
+    """
     total = 0
     for node in graph.nodes:
-        if node.op is None or node.result != 0:
+        if node.op is None or node.result != 0 or node in in_place:
             continue
-        for value in node.siblings:
-            if value.type.size != 1:
-                # A loop keeps the carried value and the body's next one apart.
-                total += _padded(value.type) * (2 if node.kind == "while" else 1)
-        if node.kind in ("while", "if", "case", "func.call"):
+        if node.kind == "while":
+            total += _while_bytes(node, functions)
+            continue
+        total += sum(_padded(value.type) for value in node.siblings if value.type.size != 1)
+        if node.kind in ("if", "case", "func.call"):
             total += sum(buffer_table_bytes(functions[c], functions) for c in _callees(node))
+    return total
+
+
+def _while_bytes(node: Node, functions: Mapping[str, Graph]) -> int:
+    cond, body = functions[node.symbol("cond")], functions[node.symbol("body")]
+    carried = Carried.of(cond, body)
+    total = buffer_table_bytes(cond, functions)
+    total += buffer_table_bytes(
+        body, functions, frozenset(body.results[n] for n in carried.updated)
+    )
+    for number, value in enumerate(node.siblings):
+        if value.type.size != 1 and number not in carried.kept:
+            # A loop keeps a carried value and the body's next one apart, unless that is made in place.
+            total += _padded(value.type) * (1 if number in carried.updated else 2)
     return total
 
 
@@ -54,6 +75,10 @@ class ComputationEmitter:
     def __init__(self, source: FusionSource):
         self.source = source
         self._offset = 0
+        #: Where updates are stored that a loop's body makes in place.
+        self._in_place: dict[Node, ir.Value] = {}
+        #: Results of the kernel by the values that they are.
+        self._outputs: dict[Node, ir.Value] = {}
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
@@ -68,9 +93,11 @@ class ComputationEmitter:
             self._read_once(buffer_source(buffer, p.type.element), p.type)
             for buffer, p in zip(phase.arguments, graph.parameters, strict=True)
         ]
+        self._outputs = dict(zip(graph.results, phase.results, strict=True))
         results = self._evaluate(phase, graph, sources)
-        for number, (root, source) in enumerate(zip(graph.results, results, strict=True)):
-            _fill(phase.results[number], root.type, source)
+        for root, output, source in zip(graph.results, phase.results, results, strict=True):
+            if output not in self._in_place.values():
+                _fill(output, root.type, source)
 
     def _read_once(self, source: Source, array: ArrayType) -> Source:
         return scalar_source(source((0,) * array.rank)) if array.size == 1 else source
@@ -89,6 +116,8 @@ class ComputationEmitter:
                 inner = [e.source_of(x) for x in node.operands]
                 callee = self.source.functions[node.symbol("callee")]
                 self._bind(e, node, self._evaluate(phase, callee, inner))
+            elif node in self._in_place:
+                self._update(e, node, self._in_place[node])
             else:
                 self._compute(phase, e, node)
         return [e.source_of(result) for result in graph.results]
@@ -124,24 +153,52 @@ class ComputationEmitter:
         offset, self._offset = self._offset, self._offset + _padded(array)
         return build.view(phase.workspace, offset, array)
 
+    def _update(self, e: Elemental, node: Node, buffer: ir.Value) -> None:
+        """Store what a ``dynamic_update_slice`` replaces into the array that it replaces a part of."""
+        operand, update, *starts = node.operands
+        begin = clamped_starts(e, starts, operand.shape, update.shape)
+        element = node.type.element
+
+        def store(index: list[Index]) -> None:
+            place = [build.add(b, i) for b, i in zip(begin, index, strict=True)]
+            build.store(_scoped(e, update, index), buffer, place, element)
+
+        _each_index(update.type, store)
+        e.bind(node, buffer_source(buffer, element))
+
     def _while(self, phase: PhaseFrame, e: Elemental, node: Node) -> None:
         functions = self.source.functions
+        cond, body = functions[node.symbol("cond")], functions[node.symbol("body")]
+        passed = Carried.of(cond, body)
         types = [x.type for x in node.operands]
-        buffers = [None if t.size == 1 else self._allocate(phase, t) for t in types]
+        #: Of each value: its source if the loop keeps it, else the buffer it is in if it has several elements.
+        kept = {n: e.source_of(node.operands[n]) for n in passed.kept}
+        buffers: dict[int, ir.Value] = {}
         initial: list[ir.Value] = []
-        for operand, buffer in zip(node.operands, buffers, strict=True):
-            if buffer is None:
+        for number, operand in enumerate(node.operands):
+            if number in kept:
+                continue
+            if operand.type.size == 1:
                 initial.append(e.value(operand, (0,) * operand.type.rank))
             else:
-                _fill(buffer, operand.type, e.source_of(operand))
+                output = self._outputs.get(node.siblings[number])
+                in_place = output if number in passed.updated else None
+                buffers[number] = in_place or self._allocate(phase, operand.type)
+                _fill(buffers[number], operand.type, e.source_of(operand))
         kinds = [value.type for value in initial]
+        self._in_place.update({body.results[n]: buffers[n] for n in passed.updated if n in buffers})
 
         def carried(values: Sequence[ir.Value]) -> list[Source]:
             scalars = iter(values)
-            return [
-                scalar_source(next(scalars)) if b is None else buffer_source(b, t.element)
-                for b, t in zip(buffers, types, strict=True)
-            ]
+            sources: list[Source] = []
+            for number, array in enumerate(types):
+                if number in kept:
+                    sources.append(kept[number])
+                elif number in buffers:
+                    sources.append(buffer_source(buffers[number], array.element))
+                else:
+                    sources.append(scalar_source(next(scalars)))
+            return sources
 
         loop = scf.WhileOp(kinds, initial)
         locations = [ir.Location.unknown()] * len(kinds)
@@ -149,12 +206,24 @@ class ComputationEmitter:
         after = loop.after.blocks.append(*kinds, arg_locs=locations)
         with ir.InsertionPoint(before):
             values = list(before.arguments)
-            condition = self._evaluate(phase, functions[node.symbol("cond")], carried(values))
+            condition = self._evaluate(phase, cond, carried(values))
             scf.ConditionOp(condition[0](()), values)
         with ir.InsertionPoint(after):
             sources = carried(list(after.arguments))
-            results = self._evaluate(phase, functions[node.symbol("body")], sources)
-            scf.YieldOp(self._next(phase, results, types, buffers))
+            results = self._evaluate(phase, body, sources)
+            made = [
+                n
+                for n in range(len(types))
+                if n not in kept and body.results[n] not in self._in_place
+            ]
+            scf.YieldOp(
+                self._next(
+                    phase,
+                    [results[n] for n in made],
+                    [types[n] for n in made],
+                    [buffers.get(n) for n in made],
+                )
+            )
         self._bind(e, node, carried(list(loop.results)))
 
     def _next(
@@ -229,11 +298,16 @@ def _scoped(e: Elemental, node: Node, index: Sequence[Index]) -> ir.Value:
 
 def _fill(buffer: ir.Value, array: ArrayType, source: Source) -> None:
     """Store every element of ``source`` into ``buffer``."""
+    _each_index(array, lambda index: build.store(source(index), buffer, index, array.element))
+
+
+def _each_index(array: ArrayType, body: Callable[[list[Index]], None]) -> None:
+    """``body`` for every index of ``array``, in loops."""
 
     def level(index: list[Index]) -> None:
         dimension = len(index)
         if dimension == array.rank:
-            build.store(source(index), buffer, index, array.element)
+            body(index)
         elif array.shape[dimension] == 1:
             level([*index, 0])
         else:

@@ -18,8 +18,13 @@ from gristmill.runtime.types import ElementType
 
 #: Multiply-adds below which the elementwise form is as good.
 _MIN_WORK = 4096
-#: Features up to which vectors may hold channels instead.
-_FEW_FEATURES = 4
+#: Features up to which vectors may hold channels instead, and a number of channels that fills vectors.
+_FEW_FOR_CHANNELS, _MANY_CHANNELS = 4, 16
+#: Features of a group that vectors are made of, and up to which vectors of a row's outputs are preferred: of many
+#: channels, and of one, where there is little work for the stores of features that lie apart.
+_MIN_FEATURES, _FEW_FEATURES, _FEW_OF_ONE_CHANNEL = 4, 7, 16
+#: Outputs of a row that vectors can be made of.
+_MIN_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,42 @@ class ConvProblem:
             and node.type.element == self.element
         )
 
+    @property
+    def row_dimension(self) -> int:
+        """The spatial dimension that vectors lie along where features do not fill them: the last with extent."""
+        return max((d for d, size in enumerate(self.outputs) if size > 1), default=0)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether neighbouring windows along ``row_dimension`` read neighbouring elements of the operand as it is."""
+        lhs, d = self.node.operands[0], self.row_dimension
+        where = self.node.dims("input_spatial_dimensions")[d]
+        adjacent = math.prod(lhs.shape[where + 1 :]) == 1 and self.strides[d] == 1
+        return adjacent and lhs.type.element == self.element
+
+    @property
+    def writes_rows(self) -> bool:
+        """The same of the output: whether neighbouring ones along ``row_dimension`` are neighbouring elements."""
+        where = self.node.dims("output_spatial_dimensions")[self.row_dimension]
+        adjacent = math.prod(self.node.shape[where + 1 :]) == 1
+        return adjacent and self.node.type.element == self.element
+
+    @property
+    def runs_along_rows(self) -> bool:
+        """Whether vectors of neighbouring outputs are better than vectors of features or channels.
+
+        They are where features do not fill vectors, and where rows need not be copied while features would.
+        """
+        width = self.outputs[self.row_dimension]
+        if width < _MIN_ROW or self.is_dilated:
+            return False
+        in_rows = self.reads_rows and self.writes_rows
+        if self.depthwise:
+            return in_rows and width >= 2 * _MIN_ROW
+        if not in_rows:  # rows would be copied; channels that fill vectors need not be
+            return self.features <= _MIN_FEATURES and self.channels % _MANY_CHANNELS != 0
+        return self.features <= (_FEW_OF_ONE_CHANNEL if self.channels == 1 else _FEW_FEATURES)
+
 
 def is_direct(node: Node) -> bool:
     """Whether the convolution emitter serves the operation: numbers of one kind, and work enough."""
@@ -222,7 +263,7 @@ class Tile:
         """The tile for a problem, for rows of ``width`` pixels."""
         lanes = max(2, target.lanes(problem.element.nbytes))
         many_registers = target.vector_bytes == 64
-        few = problem.features <= min(_FEW_FEATURES, lanes // 2)
+        few = problem.features <= min(_FEW_FOR_CHANNELS, lanes // 2)
         if few and not problem.depthwise and problem.channels % lanes == 0:
             pixels = min(max(1, width), 12, (24 if many_registers else 12) // problem.features)
             chunk = max(1, -(-min(width, int(64 * blocking.rows)) // pixels)) * pixels

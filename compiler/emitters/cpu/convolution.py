@@ -28,6 +28,7 @@ from gristmill.compiler.emitters.cpu.conv_pack import (
     copy_kernel_channels_last,
 )
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
+from gristmill.compiler.emitters.cpu.convolution_rows import RowConvolutionEmitter, multiply_add
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -49,7 +50,6 @@ _MOST_TAPS = 5
 #: Taps that a window of a dilated input reads at, at most, for LLVM to write their loops out. It does so for as many as
 #: there may be, a tile for each; of few it makes faster code, of many it is slow itself.
 _MOST_WRITTEN_OUT = 9
-_FMA = arith.FastMathFlags.contract
 
 
 class ConvolutionEmitter:
@@ -109,6 +109,8 @@ class ConvolutionEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
+        if self.problem.runs_along_rows:
+            return RowConvolutionEmitter(self.source).emit()
         problem, tile = self.problem, self.tile
         workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
         row = 0 if self.weights is None else tile.chunk
@@ -402,7 +404,7 @@ class _Tiles:
                         scalar = build.load(self.flat[0], [here], problem.element)
                         factor = vector.BroadcastOp(kind, scalar).result
                     total = sums[p * tile.vectors + v]
-                    result.append(self._multiply_add(total, factor, column))
+                    result.append(multiply_add(problem, total, factor, column))
             return result
 
         return step
@@ -435,7 +437,7 @@ class _Tiles:
                 factor = self._load(kind, 0, build.add(at, column * owner.inputs + shift))
                 for pixel, tap in pairs:
                     number = pixel * tile.vectors + v
-                    result[number] = self._multiply_add(result[number], factor, columns[tap])
+                    result[number] = multiply_add(problem, result[number], factor, columns[tap])
         return result
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
@@ -461,12 +463,6 @@ class _Tiles:
 
     def _load(self, kind: ir.Type, operand: int, at: Index) -> ir.Value:
         return vector.LoadOp(kind, self.flat[operand], [build.index_value(at)]).result
-
-    def _multiply_add(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        if self.owner.problem.element.is_float:
-            product = arith.MulFOp(a, b, fastmath=_FMA).result
-            return arith.AddFOp(total, product, fastmath=_FMA).result
-        return arith.AddIOp(total, arith.MulIOp(a, b).result).result
 
     def _input_base(self, pixel: Index) -> Index:
         owner, problem = self.owner, self.owner.problem

@@ -80,8 +80,10 @@ def emit_dot(
     match form:
         case Form.SCALAR:
             phases, workspace, scratch = emit_scalar(module, kernel)
-        case Form.STREAMED:
-            phases, workspace, scratch = emit_streamed(module, kernel, target.max_threads)
+        case Form.STREAMED | Form.TILED:
+            phases, workspace, scratch = emit_streamed(
+                module, kernel, target.max_threads, in_tiles=form is Form.TILED
+            )
         case Form.DOTTED:
             phases, workspace, scratch = emit_dotted(module, kernel)
         case Form.BLOCKED:

@@ -213,6 +213,8 @@ def multiply_tile(
     lhs_at: Callable[[Index, int], ir.Value],
     rhs_at: Callable[[Index, int], ir.Value],
     combine: Callable[[ir.Value, ir.Value, ir.Value], ir.Value],
+    *,
+    rolled: bool = False,
 ) -> list[ir.Value]:
     """The loop over ``k`` of a register tile: one vector load a vector, one broadcast a row, one multiply-add each.
 
@@ -223,6 +225,7 @@ def multiply_tile(
         lhs_at: the left operand at a step, in a row.
         rhs_at: the right operand's vector at a step, by its number.
         combine: ``lhs * rhs + sum`` on vectors.
+        rolled: whether LLVM must not unroll the loop.
     """
     rows, vectors, lanes = shape
 
@@ -234,7 +237,7 @@ def multiply_tile(
             result += [combine(value, columns[j], sums[i * vectors + j]) for j in range(vectors)]
         return result
 
-    return for_loop(0, count, step, sums)
+    return for_loop(0, count, step, sums, rolled=rolled)
 
 
 def _ask_for(
@@ -516,6 +519,8 @@ class _Task:
         self, m: Index, rows: int, k0: Index, count: Index, start: list[ir.Value]
     ) -> list[ir.Value]:
         """Add ``count`` steps of ``k`` to the sums of a tile."""
+        # With a factor for every multiply-add, LLVM loads those of two unrolled steps first, and 16 registers spill.
+        rolled = self.tiling.vectors == 1 and self.kernel.vector_bytes < 64
         return multiply_tile(
             (rows, self.tiling.vectors, self.lanes),
             count,
@@ -523,6 +528,7 @@ class _Task:
             self._lhs_address(m, k0),
             self._rhs_address(k0),
             lambda lhs, rhs, total: self.combine(lhs, rhs, total, self.element),
+            rolled=rolled,
         )
 
     def _lhs_address(self, m: Index, k0: Index):

@@ -18,6 +18,7 @@ class Form(enum.Enum):
 
     SCALAR = "scalar"
     STREAMED = "streamed"
+    TILED = "tiled"
     DOTTED = "dotted"
     BLOCKED = "blocked"
 
@@ -34,6 +35,10 @@ _UNPACKED_ROWS = (24, 11, 6)
 #: Most rows for which a right operand whose rows are contiguous is streamed: one of less than 4 MiB; a larger one; one
 #: that the last-level cache does not keep, which packing would read, write and read again.
 _STREAMED_ROWS = (3, 6, 8)
+
+#: Fewest and most rows for which such an operand is streamed in register tiles, if it does not fit the second-level
+#: cache and there are no more than 16 registers: fewer rows fill no tiles, and of more, packing pays.
+_TILED_ROWS = (7, 16)
 
 
 def choose_form(kernel: DotKernel, target: Target) -> tuple[Form, bool]:
@@ -65,10 +70,19 @@ def _few_rows_form(
         return Form.DOTTED if problem.m <= (8 if kernel.vector_bytes >= 64 else 4) else None
     if rhs.free.stride == 1 and problem.n >= lanes:
         nbytes = problem.k * problem.n * rhs.array.element.nbytes
+        if _fits_tiles(problem, nbytes, target):
+            return Form.TILED
         near, farther, far = _STREAMED_ROWS
         most = near if nbytes < 4 << 20 else farther if _is_kept(nbytes, target) else far
         return Form.STREAMED if problem.m <= most else None
     return None
+
+
+def _fits_tiles(problem: DotProblem, nbytes: int, target: Target) -> bool:
+    fewest, most = _TILED_ROWS
+    exact = problem.rhs.array.element == problem.accumulate
+    few_registers = target.vector_registers <= 16
+    return few_registers and exact and fewest <= problem.m <= most and nbytes > target.l2_bytes
 
 
 def _is_kept(nbytes: int, target: Target) -> bool:
@@ -89,9 +103,8 @@ def packed_width(kernel: DotKernel, target: Target) -> int | None:
         return None
     form, swapped = choose_form(kernel, target)
     # Few rows are streamed only while packing is done at each call.
-    if swapped or not (
-        form is Form.BLOCKED or (form is Form.STREAMED and problem.m > _STREAMED_ROWS[1])
-    ):
+    many = problem.m > _STREAMED_ROWS[1]
+    if swapped or not (form is Form.BLOCKED or (many and form in (Form.STREAMED, Form.TILED))):
         return None
     width = choose_tiling(kernel, target).vectors * kernel.lanes
     return width if problem.n % width == 0 and problem.n > width else None

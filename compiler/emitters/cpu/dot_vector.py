@@ -44,11 +44,16 @@ from gristmill.compiler.emitters.cpu.dot_build import (
     typed_view,
     zero,
 )
+from gristmill.compiler.emitters.cpu.dot_gemm import multiply_tile
 from gristmill.compiler.emitters.cpu.dot_pack import pack_rows
 from gristmill.compiler.emitters.kernel import Phase
 
 #: Rows up to which a step walks so many rows of the right operand that a prefetcher hides where each begins.
 _WALKED_ROWS = 4
+
+#: Of a register tile of streamed sums: rows and vectors at most, 16 registers having to hold a row of the right operand
+#: and a factor besides; and the steps of ``k`` that it is kept for.
+_TILE_ROWS, _TILE_SUMS, _TILE_DEPTH = 4, 12, 32
 
 #: Bytes of the right operand one task reads at least, so that a task is worth starting.
 _TASK_BYTES = 128 * 1024
@@ -115,11 +120,12 @@ def _block(kernel: DotKernel, quantum: int, limit: int) -> int:
 
 
 def emit_streamed(
-    module: ir.Module, kernel: DotKernel, threads: int
+    module: ir.Module, kernel: DotKernel, threads: int, *, in_tiles: bool = False
 ) -> tuple[list[Phase], int, int]:
     """Emit the form for a right operand contiguous in ``n``; returns phases, workspace and scratch bytes.
 
-    ``threads`` is the number of threads to have tasks for where there are columns enough.
+    ``threads`` is the number of threads to have tasks for where there are columns enough. A step adds a few rows of the
+    right operand to one sum after the other, or ``in_tiles`` more of them to a register tile of sums.
     """
     problem = kernel.problem
     # Long stretches of each row keep the prefetcher going; the sums of a block stay in the first-level cache.
@@ -135,12 +141,24 @@ def emit_streamed(
 
         def task(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             batch, n0 = div(t, columns.count), mul(mod(t, columns.count), block)
-            _stream(columns, lhs, rhs, sums, batch, n0)
+            _clear(columns, sums)
+            stream = _stream_tiles if in_tiles else _stream
+            stream(columns, lhs, rhs, sums, batch, n0)
             columns.finish(sink, sums, batch, n0)
             return []
 
         for_loop(frame.begin, frame.end, task)
     return [Phase(name, problem.batch * columns.count, True)], 0, scratch
+
+
+def _clear(columns: _Columns, sums: ir.Value) -> None:
+    element, lanes = columns.kernel.problem.accumulate, columns.kernel.lanes
+
+    def clear(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        store_vector(zero(element, lanes), sums, i)
+        return []
+
+    for_loop(0, columns.size, clear, step=lanes)
 
 
 def _stream(
@@ -156,12 +174,6 @@ def _stream(
     depth = max(2, min(8, factors_kept // problem.m))
     width = minimum(sub(problem.n, n0), block) if problem.n % block else block
     ragged = problem.n % lanes != 0
-
-    def clear(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        store_vector(zero(problem.accumulate, lanes), sums, i)
-        return []
-
-    for_loop(0, columns.size, clear, step=lanes)
 
     def rows(k: Index, count: int) -> None:
         factors = [
@@ -196,6 +208,59 @@ def _stream(
         for_loop(0, whole, group, step=depth)
     if whole < problem.k:
         rows(whole, problem.k - whole)
+
+
+def _stream_tiles(
+    columns: _Columns, lhs: Source, rhs: Source, sums: ir.Value, batch: Index, n0: Index
+) -> None:
+    """As :func:`_stream`, with register tiles of sums over ``_TILE_DEPTH`` steps of ``k``.
+
+    A stretch of those rows of the right operand comes into the first-level cache with the first tile over it; the tiles
+    of the other rows of sums find it there, even where its rows lie so that they meet in few sets.
+    """
+    kernel, block, pitch = columns.kernel, columns.block, columns.pitch
+    problem, lanes = kernel.problem, kernel.lanes
+    height = -(-problem.m // -(-problem.m // _TILE_ROWS))
+    vectors = _TILE_SUMS // height
+    width = minimum(sub(problem.n, n0), block) if problem.n % block else block
+    ragged = problem.n % lanes != 0
+
+    def tile(k: Index, count: Index, n: Index, across: int, mask: ir.Value | None) -> None:
+        for first in range(0, problem.m, height):
+            rows = range(first, min(first + height, problem.m))
+            places = [add(n, m * pitch + j * lanes) for m in rows for j in range(across)]
+            totals = multiply_tile(
+                (len(rows), across, lanes),
+                count,
+                [load_vector(sums, place, problem.accumulate, lanes) for place in places],
+                lambda u, i, rows=rows: lhs.scalar(batch, rows[i], add(k, u)),
+                lambda u, j: rhs.vector(
+                    add(rhs.offset(batch, n0, add(k, u)), add(n, j * lanes)), lanes, mask
+                ),
+                lambda a, b, total: multiply_add(a, b, total, problem.accumulate),
+            )
+            for place, total in zip(places, totals, strict=True):
+                store_vector(total, sums, place)
+
+    def group(k: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        count: Index = _TILE_DEPTH
+        if problem.k % _TILE_DEPTH:
+            count = minimum(sub(problem.k, k), _TILE_DEPTH)
+        end = sub(width, mod(width, vectors * lanes))
+
+        def whole(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            tile(k, count, n, vectors, None)
+            return []
+
+        def rest(n: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            tile(k, count, n, 1, lane_masks(sub(width, n), lanes, 1)[0] if ragged else None)
+            return []
+
+        for_loop(0, end, whole, step=vectors * lanes)
+        for_loop(end, width, rest, step=lanes)
+        return []
+
+    for_loop(0, problem.k, group, step=_TILE_DEPTH)
 
 
 def emit_dotted(module: ir.Module, kernel: DotKernel) -> tuple[list[Phase], int, int]:
