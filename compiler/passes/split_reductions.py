@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``split-reductions`` pass: reductions over dimensions that do not lie side by side, one group after the other.
 
-A sum over the images and pixels of an N x C x H x W batch, say, as a sum over H and W and then one over N. Each of
+A sum over the images and pixels of an N x C x H x W batch, say, as a sum over H and W and then one over N; one over the
+pixels and the few channels of a group of an N x H x W x G x C batch as a sum over H and W and then one over C. Each of
 these has an emitter that goes over memory in order, with vectors; the whole has not.
 """
 
@@ -21,17 +22,17 @@ from gristmill.compiler.passes.rewriting import Rewriter, simplify
 from gristmill.dialects import builders, hlo
 
 #: What the first reduction leaves is written and read again. So it combines this many elements at least, along its last
-#: dimension or, as loops over a few elements cost more, altogether.
+#: dimension or, as loops over a few elements cost more, altogether. Where the last group does not, the others may.
 _LEAST_ALONG, _LEAST = 16, 128
 
 
 @dataclass(frozen=True)
 class SplitReductionsPass(Pass):
-    """Split a ``reduce`` between groups of neighbouring dimensions, the last group first.
+    """Split a ``reduce`` between groups of neighbouring dimensions, the last group first unless it is short.
 
     Requires: nothing. Guarantees: the same results but for the order in which elements are combined. Does not handle:
     bodies other than one commutative operation, initial values that are not its identity, elements narrower than 32
-    bits that are floats (what lies between would be rounded), last groups of a few elements.
+    bits that are floats (what lies between would be rounded), groups of a few elements.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -53,13 +54,25 @@ def _split(r: Rewriter, op: ir.Operation) -> Sequence[ir.Value] | None:
         return None
     if not is_identity(r.splat(op.operands[1]), name, kind):
         return None
-    size = math.prod(source.shape[d] for d in last)
-    if (source.shape[last[-1]] < _LEAST_ALONG and size < _LEAST) or source.size == 0:
+    first = _first_reduced(source.shape, dimensions, last)
+    if not first:
         return None
     initial, body = op.operands[1], hlo.symbol(op, "to_apply")
-    (inner,) = builders.reduce([op.operands[0]], [initial], last, body)
-    # The dimensions before the last group keep their numbers.
-    return builders.reduce([inner], [initial], [d for d in dimensions if d not in last], body)
+    (inner,) = builders.reduce([op.operands[0]], [initial], first, body)
+    rest = [d - sum(f < d for f in first) for d in dimensions if d not in first]
+    return builders.reduce([inner], [initial], rest, body)
+
+
+def _first_reduced(
+    shape: Sequence[int], dimensions: Sequence[int], last: Sequence[int]
+) -> Sequence[int]:
+    """The dimensions to reduce first: the ``last`` group, or if it is short all others; none if these are, too."""
+    if 0 in shape:
+        return ()
+    if shape[last[-1]] >= _LEAST_ALONG or math.prod(shape[d] for d in last) >= _LEAST:
+        return last
+    others = [d for d in dimensions if d not in last]
+    return others if math.prod(shape[d] for d in others) >= _LEAST else ()
 
 
 def _last_group(dimensions: Sequence[int]) -> list[int]:

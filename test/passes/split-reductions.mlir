@@ -34,15 +34,25 @@ func.func @few(%x: tensor<4x6x16xf32>, %y: tensor<4x6x4x4xf32>) -> (tensor<6xf32
   return %0, %1 : tensor<6xf32>, tensor<6xf32>
 }
 
+// A short last group comes last: of the channels of a group little would be added, of the pixels much.
+// CHECK-LABEL: func.func @groups
+// CHECK: %[[P:.*]] = "hlov.reduce"(%arg0, %[[Z:.*]]) {dimensions = array<i64: 1, 2>, to_apply = @sum} : (tensor<2x16x8x8x4xf32>, tensor<f32>) -> tensor<2x8x4xf32>
+// CHECK: "hlov.reduce"(%[[P]], %[[Z]]) {dimensions = array<i64: 2>, to_apply = @sum} : (tensor<2x8x4xf32>, tensor<f32>) -> tensor<2x8xf32>
+func.func @groups(%x: tensor<2x16x8x8x4xf32>) -> tensor<2x8xf32> {
+  %z = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 1, 2, 4>, to_apply = @sum} : (tensor<2x16x8x8x4xf32>, tensor<f32>) -> tensor<2x8xf32>
+  return %0 : tensor<2x8xf32>
+}
+
 // Neighbours stay together; a few elements are not worth it; 5 would be added twice; the body is not one operation.
 // CHECK-LABEL: func.func @left
 // CHECK-COUNT-4: "hlov.reduce"
 // CHECK-NOT: "hlov.reduce"
-func.func @left(%x: tensor<4x6x128xf32>, %y: tensor<128x6x4xf32>) -> (tensor<4xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>) {
+func.func @left(%x: tensor<4x6x128xf32>, %y: tensor<127x6x4xf32>) -> (tensor<4xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>) {
   %z = "hlo.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
   %five = "hlo.constant"() {value = dense<5.0> : tensor<f32>} : () -> tensor<f32>
   %0 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 1, 2>, to_apply = @sum} : (tensor<4x6x128xf32>, tensor<f32>) -> tensor<4xf32>
-  %1 = "hlov.reduce"(%y, %z) {dimensions = array<i64: 0, 2>, to_apply = @sum} : (tensor<128x6x4xf32>, tensor<f32>) -> tensor<6xf32>
+  %1 = "hlov.reduce"(%y, %z) {dimensions = array<i64: 0, 2>, to_apply = @sum} : (tensor<127x6x4xf32>, tensor<f32>) -> tensor<6xf32>
   %2 = "hlov.reduce"(%x, %five) {dimensions = array<i64: 0, 2>, to_apply = @sum} : (tensor<4x6x128xf32>, tensor<f32>) -> tensor<6xf32>
   %3 = "hlov.reduce"(%x, %z) {dimensions = array<i64: 0, 2>, to_apply = @difference} : (tensor<4x6x128xf32>, tensor<f32>) -> tensor<6xf32>
   return %0, %1, %2, %3 : tensor<4xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>

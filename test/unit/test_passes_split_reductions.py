@@ -27,7 +27,13 @@ _BODIES = {
 @pytest.mark.parametrize("element", ["f32", "i32"])
 @pytest.mark.parametrize(
     ("shape", "dimensions"),
-    [((6, 5, 16, 11), (0, 2, 3)), ((3, 4, 130, 2), (0, 2)), ((3, 2, 128, 3, 129), (0, 2, 4))],
+    [
+        ((6, 5, 16, 11), (0, 2, 3)),
+        ((3, 4, 130, 2), (0, 2)),
+        ((3, 2, 128, 3, 129), (0, 2, 4)),
+        ((2, 16, 9, 8, 4), (1, 2, 4)),
+        ((16, 3, 9, 5, 4), (0, 2, 4)),
+    ],
 )
 def test_split(
     body: str, element: str, shape: tuple[int, ...], dimensions: tuple[int, ...]
