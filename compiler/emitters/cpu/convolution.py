@@ -335,11 +335,14 @@ class _Tiles:
         carried: Sequence[ir.Value],
         body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """Loops over taps and channels."""
+        """Loops over taps and channels, for LLVM to unroll where that makes them faster."""
         problem = self.owner.problem
         taps = math.prod(d.most_taps for d in problem.dimensions)
-        many = problem.is_dilated and taps > _MOST_WRITTEN_OUT
-        rolled = [many and not (isinstance(a, int) and isinstance(b, int)) for a, b in bounds]
+        if problem.is_dilated:
+            known = [isinstance(a, int) and isinstance(b, int) for a, b in bounds]
+            rolled = [taps > _MOST_WRITTEN_OUT and not k for k in known]
+        else:  # a tile is work enough for a turn; unrolled, it takes twice as long to compile
+            rolled = [taps > 1 and not problem.depthwise] * len(bounds)
         return bounded_nest(self.phase.elemental, bounds, carried, body, rolled=rolled)
 
     @property
