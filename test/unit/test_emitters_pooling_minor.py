@@ -14,6 +14,7 @@ import pytest
 import gristmill
 from gristmill.compiler.codegen.host import host_target
 from gristmill.compiler.compile import compile_stages, import_source
+from gristmill.compiler.emitters.cpu import pooling
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +28,12 @@ DTYPES: dict[str, Any] = {
     "i8": np.int8,
     "i64": np.int64,
 }
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of few floats are loops otherwise."""
+    monkeypatch.setattr(pooling, "LEAST_SUMMED", 0)
 
 
 @dataclass(frozen=True)
@@ -250,3 +257,16 @@ def test_vectors_of_other_cpus(cpu: str, monkeypatch: pytest.MonkeyPatch) -> Non
         for body in ("add", "maximum"):
             test_shapes(name, body, "f32")
     test_special_numbers("same", "maximum", "f32")
+
+
+def test_few_floats_are_added_in_the_order_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((12, 12)).astype(np.float32)
+    windows = [Window(12, 3), Window(12, 3)]
+    text = module(windows, "f32", "add")
+    got = gristmill.compile(text)(x, np.zeros((), np.float32))
+    wanted = np.zeros((10, 10), np.float32)
+    for row, column in itertools.product(range(3), range(3)):
+        wanted += x[row : row + 10, column : column + 10]
+    np.testing.assert_array_equal(got, wanted)

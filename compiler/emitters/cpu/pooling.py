@@ -36,6 +36,11 @@ from gristmill.runtime.types import ElementType
 _VECTORS = 4
 
 
+#: Elements of windows along the minor dimension from which on floats are added row by row. Fewer are added in the order
+#: of the window, as most compilers do: a loop is compiled sooner, and where a sum nearly vanishes its order decides it.
+LEAST_SUMMED = 4096
+
+
 def is_pooling(node: Node, body: Graph) -> bool:
     """Whether the pooling emitters serve a ``reduce_window`` with this body."""
     element = node.type.element
@@ -43,11 +48,15 @@ def is_pooling(node: Node, body: Graph) -> bool:
         return False
     if not (element.is_integer or (element.is_float and element.bits >= 16)) or element.bits < 8:
         return False
-    if simple_reducer(body) is None or any(b != 1 for b in node.dims("base_dilations")):
+    reducer = simple_reducer(body)
+    if reducer is None or any(b != 1 for b in node.dims("base_dilations")):
         return False
     windows = _windows(node)
     if windows[-1].is_plain:
         return len(windows) > 1 and node.shape[-1] >= 4
+    combined = node.type.size * math.prod(w.size for w in windows)
+    if element.is_float and reducer in ("add", "multiply") and combined < LEAST_SUMMED:
+        return False
     return span_of(windows[-1], 1) <= MOST_SPAN
 
 
