@@ -2,7 +2,7 @@
 """What ``run.py`` times: each peer compiles a program from a folder and runs it, in a process of its own.
 
 A folder holds ``module.mlir`` (StableHLO, entry ``@main``), ``in.npz`` and ``out.npz`` (arrays 0, 1, … and their types)
-and ``work.json``. Peers that need the program's Python source find it by its name in ``cases.py``.
+and ``work.json``. Peers that need the program's Python source find it by its name in ``cases.py`` or ``models.py``.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class Xla(Peer):
         jax.jit(lambda x: x * 2)(1.0)
 
     def compile(self) -> float:
-        from cases import CASES
+        from models import program
 
         jax = self.jax
-        function = next(case.function for case in CASES if case.name == self.case)
+        function = program(self.case).function
         jax.clear_caches()
         on_device = [jax.device_put(array) for array in self.inputs]
         jitted = jax.jit(function, keep_unused=True)
@@ -201,9 +201,9 @@ class Numpy(Peer):
     """The program written in numpy, where there is a fair way to."""
 
     def compile(self) -> None:
-        from cases import CASES
+        from models import program
 
-        reference = next(case.reference for case in CASES if case.name == self.case)
+        reference = program(self.case).reference
         if reference is None:
             raise MissingProgram
         inputs = self.inputs

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times Gristmill beside XLA:CPU, IREE and numpy on the programs of cases.py, in turns.
+"""Times Gristmill beside XLA:CPU, IREE and numpy on the programs of cases.py or models.py, in turns.
 
-    python benchmarks/run.py [--only softmax,matmul] [--peers gristmill,xla,iree,numpy]
+    python benchmarks/run.py [--models] [--only softmax,matmul] [--peers gristmill,xla,iree,numpy]
                              [--rounds 5] [--seconds 0.1] [--threads N]
                              [--json FILE] [--markdown FILE] [--chart FILE.svg]
     python benchmarks/run.py --compare REV          this tree beside another revision of it
@@ -55,6 +55,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--models", action="store_true", help="the whole models of models.py")
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--peers", help=f"of {', '.join(PEERS)} (default: those installed)")
     parser.add_argument("--compare", metavar="REV", help="a revision of this repository to beat")
@@ -76,10 +77,11 @@ def main() -> int:
     threads = args.threads or len(os.sched_getaffinity(0))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     names = chosen_peers(args)
-    from cases import CASES
+    from models import CASES, MODELS
 
     wanted = [part for part in args.only.split(",") if part]
-    cases = [c for c in CASES if not wanted or any(part in c.name for part in wanted)]
+    programs = MODELS if args.models else CASES
+    cases = [c for c in programs if not wanted or any(part in c.name for part in wanted)]
     rows: list[report.Row] = []
     load = OtherLoad()
     with ExitStack() as stack:
