@@ -27,7 +27,10 @@ def model(
     inputs: Callable[[np.random.Generator, int], list[Array]],
     function: Callable[..., Any],
 ) -> Case:
-    """A case whose inputs are the leaves of ``parameters`` and then ``inputs``; ``function`` takes the tree itself."""
+    """A case whose inputs are the leaves of ``parameters`` and then ``inputs``; ``function`` takes the tree itself.
+
+    Its results are the leaves of what ``function`` returns.
+    """
     structure = jax.tree.structure(parameters(np.random.default_rng(0)))
     count = structure.num_leaves
 
@@ -36,7 +39,9 @@ def model(
         return [np.ascontiguousarray(x, np.float32) for x in leaves] + inputs(generator, size)
 
     def flat(*arrays: Any) -> Any:
-        return function(jax.tree.unflatten(structure, arrays[:count]), *arrays[count:])
+        found = function(jax.tree.unflatten(structure, arrays[:count]), *arrays[count:])
+        leaves = jax.tree.leaves(found)
+        return tuple(leaves) if len(leaves) > 1 else found
 
     return Case(name, (size,), make, flat, None, 2e-3)
 
