@@ -50,12 +50,8 @@ def copy_input(phase: PhaseFrame, problem: ConvProblem, array: ArrayType) -> Non
         return result, inside
 
     def copy(row: Sequence[Index], at: Sequence[Index], pixel: Index, channel: Index) -> None:
-        index: list[Index] = [0] * len(lhs.shape)
-        index[node.integer("input_batch_dimension")] = row[0]
-        index[node.integer("input_feature_dimension")] = channel
         position = [*at, build.sub(pixel, problem.padding[-1])]
-        for d, component in zip(node.dims("input_spatial_dimensions"), position, strict=False):
-            index[d] = component
+        index = problem.input_index(row[0], channel, position)
         with e.scope():
             value = arithmetic.convert(lhs.type.element, problem.element, e.value(lhs, index))
         build.store(value, target, [*row, pixel, channel], problem.element)
@@ -178,22 +174,10 @@ def _weight(
     feature: Index,
 ) -> ir.Value:
     """The weight of a group's feature, in the type computed in."""
-    node = problem.node
-    rhs = node.operands[1]
+    rhs = problem.node.operands[1]
     window = build.delinearize(tap, problem.kernel)
-    index: list[Index] = [0] * len(rhs.shape)
-    index[node.integer("kernel_input_feature_dimension")] = channel
-    index[node.integer("kernel_output_feature_dimension")] = build.add(
-        build.mul(group, problem.features), feature
-    )
-    for d, at, size, flipped in zip(
-        node.dims("kernel_spatial_dimensions"),
-        window,
-        problem.kernel,
-        problem.reversal,
-        strict=False,
-    ):
-        index[d] = build.sub(size - 1, at) if flipped else at
+    number = build.add(build.mul(group, problem.features), feature)
+    index = problem.kernel_index(window, channel, number)
     with phase.elemental.scope():
         value = phase.elemental.value(rhs, index)
     return arithmetic.convert(rhs.type.element, problem.element, value)

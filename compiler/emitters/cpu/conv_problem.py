@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from mlir import ir
+from mlir.dialects import arith
+
+from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.blocking import DEFAULT, Blocking
+from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu.conv_dimension import ConvDimension
 from gristmill.compiler.emitters.cpu.windows import WindowDimension
 from gristmill.compiler.emitters.elemental.contraction import accumulator_type
@@ -20,9 +25,9 @@ from gristmill.runtime.types import ElementType
 _MIN_WORK = 4096
 #: Features up to which vectors may hold channels instead, and a number of channels that fills vectors.
 _FEW_FOR_CHANNELS, _MANY_CHANNELS = 4, 16
-#: Features of a group that vectors are made of, and up to which vectors of a row's outputs are preferred: of many
-#: channels, and of one, where there is little work for the stores of features that lie apart.
-_MIN_FEATURES, _FEW_FEATURES, _FEW_OF_ONE_CHANNEL = 4, 7, 16
+#: Features of a group up to which vectors of a row's outputs are preferred: where rows have to be copied, where they
+#: need not, and there of one channel, when there is little work for the stores of features that lie apart.
+_FEW_OF_COPIED, _FEW_FEATURES, _FEW_OF_ONE_CHANNEL = 4, 7, 16
 #: Outputs of a row that vectors can be made of.
 _MIN_ROW = 4
 
@@ -226,8 +231,47 @@ class ConvProblem:
         if self.depthwise:
             return in_rows and width >= 2 * _MIN_ROW
         if not in_rows:  # rows would be copied; channels that fill vectors need not be
-            return self.features <= _MIN_FEATURES and self.channels % _MANY_CHANNELS != 0
+            return self.features <= _FEW_OF_COPIED and self.channels % _MANY_CHANNELS != 0
         return self.features <= (_FEW_OF_ONE_CHANNEL if self.channels == 1 else _FEW_FEATURES)
+
+    def input_index(self, batch: Index, channel: Index, position: Sequence[Index]) -> list[Index]:
+        """Where an element lies in the operand."""
+        node = self.node
+        index: list[Index] = [0] * len(node.operands[0].shape)
+        index[node.integer("input_batch_dimension")] = batch
+        index[node.integer("input_feature_dimension")] = channel
+        for d, at in zip(node.dims("input_spatial_dimensions"), position, strict=False):
+            index[d] = at
+        return index
+
+    def kernel_index(self, window: Sequence[Index], channel: Index, feature: Index) -> list[Index]:
+        """Where the weight of a position of the window lies in the kernel, which may be reversed."""
+        node = self.node
+        index: list[Index] = [0] * len(node.operands[1].shape)
+        index[node.integer("kernel_input_feature_dimension")] = channel
+        index[node.integer("kernel_output_feature_dimension")] = feature
+        where = node.dims("kernel_spatial_dimensions")
+        for d, at, size, flipped in zip(where, window, self.kernel, self.reversal, strict=False):
+            index[d] = build.sub(size - 1, at) if flipped else at
+        return index
+
+    def output_index(self, batch: Index, feature: Index, position: Sequence[Index]) -> list[Index]:
+        """Where an output lies in the result."""
+        node = self.node
+        index: list[Index] = [0] * len(node.shape)
+        index[node.integer("output_batch_dimension")] = batch
+        index[node.integer("output_feature_dimension")] = feature
+        for d, at in zip(node.dims("output_spatial_dimensions"), position, strict=False):
+            index[d] = at
+        return index
+
+    def multiply_add(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """``total + a * b`` in the type computed in, fused where there is an instruction for it."""
+        if self.element.is_float:
+            contract = arith.FastMathFlags.contract
+            product = arith.MulFOp(a, b, fastmath=contract).result
+            return arith.AddFOp(total, product, fastmath=contract).result
+        return arith.AddIOp(total, arith.MulIOp(a, b).result).result
 
 
 def is_direct(node: Node) -> bool:

@@ -28,7 +28,7 @@ from gristmill.compiler.emitters.cpu.conv_pack import (
     copy_kernel_channels_last,
 )
 from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
-from gristmill.compiler.emitters.cpu.convolution_rows import RowConvolutionEmitter, multiply_add
+from gristmill.compiler.emitters.cpu.convolution_rows import RowConvolutionEmitter
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
     KernelFrame,
@@ -37,7 +37,7 @@ from gristmill.compiler.emitters.cpu.frame import (
 )
 from gristmill.compiler.emitters.cpu.windows import bounded_nest, row_strides
 from gristmill.compiler.emitters.elemental import arithmetic
-from gristmill.compiler.emitters.kernel import KernelDefinition
+from gristmill.compiler.emitters.kernel import KernelDefinition, KernelEmitter
 from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
@@ -53,7 +53,21 @@ _MOST_WRITTEN_OUT = 9
 
 
 class ConvolutionEmitter:
-    """Compiles one ``convolution``."""
+    """Compiles one ``convolution``, by tiles of pixels and features or along rows of outputs."""
+
+    def __init__(self, source: FusionSource):
+        along_rows = ConvProblem.of(source.graph.results[0]).runs_along_rows
+        self._emitter: KernelEmitter = (
+            RowConvolutionEmitter(source) if along_rows else TileConvolutionEmitter(source)
+        )
+
+    def emit(self) -> KernelDefinition:
+        """Emit the kernel."""
+        return self._emitter.emit()
+
+
+class TileConvolutionEmitter:
+    """Compiles one ``convolution`` by tiles of pixels and features."""
 
     def __init__(self, source: FusionSource):
         self.source = source
@@ -109,8 +123,6 @@ class ConvolutionEmitter:
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
-        if self.problem.runs_along_rows:
-            return RowConvolutionEmitter(self.source).emit()
         problem, tile = self.problem, self.tile
         workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
         row = 0 if self.weights is None else tile.chunk
@@ -233,7 +245,7 @@ class _Tiles:
         width: the number of pixels of the residue in a row.
     """
 
-    owner: ConvolutionEmitter
+    owner: TileConvolutionEmitter
     phase: PhaseFrame
     flat: tuple[ir.Value, ir.Value]
     group: Index
@@ -407,7 +419,7 @@ class _Tiles:
                         scalar = build.load(self.flat[0], [here], problem.element)
                         factor = vector.BroadcastOp(kind, scalar).result
                     total = sums[p * tile.vectors + v]
-                    result.append(multiply_add(problem, total, factor, column))
+                    result.append(problem.multiply_add(total, factor, column))
             return result
 
         return step
@@ -440,7 +452,7 @@ class _Tiles:
                 factor = self._load(kind, 0, build.add(at, column * owner.inputs + shift))
                 for pixel, tap in pairs:
                     number = pixel * tile.vectors + v
-                    result[number] = multiply_add(problem, result[number], factor, columns[tap])
+                    result[number] = problem.multiply_add(result[number], factor, columns[tap])
         return result
 
     def _bounds(self, pixel: Index, is_border: bool) -> list[tuple[Index, Index]]:
@@ -569,11 +581,6 @@ class _Tiles:
 
     def _store_element(self, value: ir.Value, pixel: Index, feature: Index) -> None:
         problem, node = self.owner.problem, self.owner.node
-        index: list[Index] = [0] * len(node.shape)
-        index[node.integer("output_batch_dimension")] = self.batch
-        index[node.integer("output_feature_dimension")] = feature
-        where = node.dims("output_spatial_dimensions")
-        for d, component in zip(where, self._output(pixel), strict=False):
-            index[d] = component
+        index = problem.output_index(self.batch, feature, self._output(pixel))
         narrow = arithmetic.convert(problem.element, node.type.element, value)
         self.phase.store(0, narrow, index, node.type)

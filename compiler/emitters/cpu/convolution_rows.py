@@ -39,15 +39,6 @@ from gristmill.runtime.types import ArrayType
 _CHUNK = 4096
 #: Features whose sums are in registers at a time, at most.
 _MOST_FEATURES = 4
-_FMA = arith.FastMathFlags.contract
-
-
-def multiply_add(problem: ConvProblem, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """``total + a * b`` in the type that a convolution is computed in, fused where there is an instruction for it."""
-    if problem.element.is_float:
-        product = arith.MulFOp(a, b, fastmath=_FMA).result
-        return arith.AddFOp(total, product, fastmath=_FMA).result
-    return arith.AddIOp(total, arith.MulIOp(a, b).result).result
 
 
 @dataclass(frozen=True)
@@ -166,28 +157,25 @@ class RowConvolutionEmitter:
         problem, node, e = self.problem, self.node, phase.elemental
         lhs, array = node.operands[0], self.input_type
         target = build.view(phase.workspace, 0, array)
-        where = node.dims("input_spatial_dimensions")
         stride, low = problem.strides[self.lane], problem.low[self.lane]
         blank = build.constant(problem.element, 0)
 
         def row(task: ir.Value) -> None:
             batch, channel, *space, phase_number = build.delinearize(task, array.shape[:-1])
-            index: list[Index] = [0] * len(lhs.shape)
-            index[node.integer("input_batch_dimension")] = batch
-            index[node.integer("input_feature_dimension")] = channel
+            position: list[Index] = [0] * len(problem.outputs)
             inside = build.constant(arithmetic.element_type("i1"), 1)
             for d, at in zip(self.leading, space, strict=True):
-                position = build.sub(at, problem.low[d])
-                inside = both(inside, build.at_least(position, 0))
-                inside = both(inside, build.less(position, problem.extents[d]))
-                index[where[d]] = position
+                position[d] = build.sub(at, problem.low[d])
+                inside = both(inside, build.at_least(position[d], 0))
+                inside = both(inside, build.less(position[d], problem.extents[d]))
 
             def copy(at: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
                 with e.scope():
-                    position = build.sub(build.add(build.mul(at, stride), phase_number), low)
-                    here = [position if d == where[self.lane] else i for d, i in enumerate(index)]
+                    here = build.sub(build.add(build.mul(at, stride), phase_number), low)
+                    where = [*position[: self.lane], here, *position[self.lane + 1 :]]
+                    index = problem.input_index(batch, channel, where)
                     value = arithmetic.convert(
-                        lhs.type.element, problem.element, e.value(lhs, here)
+                        lhs.type.element, problem.element, e.value(lhs, index)
                     )
                     place = [batch, channel, *space, phase_number, at]
                     build.store(value, target, place, problem.element)
@@ -300,7 +288,7 @@ class _Line:
                 factor = load_vector(self.source, here, problem.element, lanes, mask)
                 for number in range(v, len(sums), len(starts)):
                     weight = weights[number // len(starts)]
-                    result[number] = multiply_add(problem, result[number], factor, weight)
+                    result[number] = problem.multiply_add(result[number], factor, weight)
             return result
 
         return step
@@ -319,14 +307,9 @@ class _Line:
         ]
         if not owner.reads_input:
             return build.linearize([batch, channel, *rows, 0, 0], owner.input_type.shape)
-        index: list[Index] = [0] * len(node.operands[0].shape)
-        index[node.integer("input_batch_dimension")] = batch
-        index[node.integer("input_feature_dimension")] = channel
-        where = node.dims("input_spatial_dimensions")
-        for d, row in zip(owner.leading, rows, strict=True):
-            index[where[d]] = build.sub(row, problem.low[d])
-        index[where[owner.lane]] = -problem.low[owner.lane]
-        return build.linearize(index, node.operands[0].shape)
+        first = [build.sub(row, problem.low[d]) for d, row in zip(owner.leading, rows, strict=True)]
+        first.insert(owner.lane, -problem.low[owner.lane])
+        return build.linearize(problem.input_index(batch, channel, first), node.operands[0].shape)
 
     def _shift(self, tap: Index) -> Index:
         """How far on from output 0's window position 0 the input for position ``tap`` lies."""
@@ -359,15 +342,10 @@ class _Line:
 
     def _weight(self, feature: int, position: Sequence[Index]) -> ir.Value:
         """The weight of one channel and position of the window."""
-        owner, problem, node = self.owner, self.owner.problem, self.owner.node
-        rhs = node.operands[1]
+        problem, rhs = self.owner.problem, self.owner.node.operands[1]
         channel, *window, tap = position
-        index: list[Index] = [0] * len(rhs.shape)
-        index[node.integer("kernel_input_feature_dimension")] = channel
-        index[node.integer("kernel_output_feature_dimension")] = self._feature(feature)
-        for d, at in zip([*owner.leading, owner.lane], [*window, tap], strict=True):
-            flipped = build.sub(problem.kernel[d] - 1, at) if problem.reversal[d] else at
-            index[node.dims("kernel_spatial_dimensions")[d]] = flipped
+        window.insert(self.owner.lane, tap)
+        index = problem.kernel_index(window, channel, self._feature(feature))
         value = self.phase.elemental.value(rhs, index)
         return arithmetic.convert(rhs.type.element, problem.element, value)
 
@@ -376,13 +354,9 @@ class _Line:
 
     def _place(self, feature: int, at: Index) -> list[Index]:
         """The index of one output."""
-        owner, node = self.owner, self.owner.node
-        index: list[Index] = [0] * len(node.shape)
-        index[node.integer("output_batch_dimension")] = self.batch
-        index[node.integer("output_feature_dimension")] = self._feature(feature)
-        for d, position in zip([*owner.leading, owner.lane], [*self.space, at], strict=True):
-            index[node.dims("output_spatial_dimensions")[d]] = position
-        return index
+        position = [*self.space]
+        position.insert(self.owner.lane, at)
+        return self.owner.problem.output_index(self.batch, self._feature(feature), position)
 
     def _store(
         self, feature: int, begin: Index, starts: Sequence[int], values: Sequence[ir.Value]
