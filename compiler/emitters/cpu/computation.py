@@ -77,8 +77,9 @@ class ComputationEmitter:
         self._offset = 0
         #: Where updates are stored that a loop's body makes in place.
         self._in_place: dict[Node, ir.Value] = {}
-        #: Results of the kernel by the values that they are.
+        #: Results of the kernel by the values that they are, and those that a loop has stored.
         self._outputs: dict[Node, ir.Value] = {}
+        self._stored: list[ir.Value] = []
 
     def emit(self) -> KernelDefinition:
         """Emit the kernel."""
@@ -96,7 +97,7 @@ class ComputationEmitter:
         self._outputs = dict(zip(graph.results, phase.results, strict=True))
         results = self._evaluate(phase, graph, sources)
         for root, output, source in zip(graph.results, phase.results, results, strict=True):
-            if output not in self._in_place.values():
+            if output not in self._stored:
                 _fill(output, root.type, source)
 
     def _read_once(self, source: Source, array: ArrayType) -> Source:
@@ -182,11 +183,15 @@ class ComputationEmitter:
                 initial.append(e.value(operand, (0,) * operand.type.rank))
             else:
                 output = self._outputs.get(node.siblings[number])
-                in_place = output if number in passed.updated else None
-                buffers[number] = in_place or self._allocate(phase, operand.type)
+                if output is None or number not in passed.updated:
+                    buffers[number] = self._allocate(phase, operand.type)
+                else:
+                    buffers[number] = output
+                    self._stored.append(output)
                 _fill(buffers[number], operand.type, e.source_of(operand))
         kinds = [value.type for value in initial]
-        self._in_place.update({body.results[n]: buffers[n] for n in passed.updated if n in buffers})
+        in_place = {body.results[n]: buffers[n] for n in passed.updated if n in buffers}
+        self._in_place |= in_place
 
         def carried(values: Sequence[ir.Value]) -> list[Source]:
             scalars = iter(values)
@@ -212,9 +217,7 @@ class ComputationEmitter:
             sources = carried(list(after.arguments))
             results = self._evaluate(phase, body, sources)
             made = [
-                n
-                for n in range(len(types))
-                if n not in kept and body.results[n] not in self._in_place
+                n for n in range(len(types)) if n not in kept and body.results[n] not in in_place
             ]
             scf.YieldOp(
                 self._next(
@@ -224,6 +227,8 @@ class ComputationEmitter:
                     [buffers.get(n) for n in made],
                 )
             )
+        for updated in in_place:  # elsewhere the body's operations are as any others
+            del self._in_place[updated]
         self._bind(e, node, carried(list(loop.results)))
 
     def _next(
