@@ -310,6 +310,11 @@ def interleaving(graph: Graph, length: int, target: Target) -> int:
     return count
 
 
+def side_by_side(vectors: int) -> int:
+    """The most of up to four ``vectors`` that a short loop works on side by side without any left over."""
+    return next(count for count in (4, 3, 2, 1) if vectors % count == 0)
+
+
 def _is_complex_function(node: Node) -> bool:
     """Whether ``node`` is a quotient or another function of complex numbers, of two parts with many values each."""
     return node.type.element.kind == "complex" and node_cost(node) >= _COMPLEX_COST["divide"]

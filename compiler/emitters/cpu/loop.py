@@ -29,6 +29,7 @@ from gristmill.compiler.emitters.cpu.frame import (
     reachable,
     reached_in_place,
     run_together,
+    side_by_side,
     worth_splitting,
 )
 from gristmill.compiler.emitters.elemental import Source
@@ -208,7 +209,7 @@ class LoopEmitter:
         count = interleaving(self.source.graph, length, self.source.target)
         step = self.source.target.lanes(4)
         if rolled and count == 1 and length <= MOST_TOGETHER and length % step == 0:
-            count = next(n for n in (4, 3, 2, 1) if length // step % n == 0)
+            count = side_by_side(length // step)
         build.for_loop(low, high, body, rolled=rolled, interleave=count)
 
     def _parts(
@@ -348,9 +349,8 @@ class LoopEmitter:
 
         def index(column: Index) -> list[Index]:
             at = build.add(first, column)
-            if (
-                self._merges
-            ):  # of the division LLVM leaves nothing: the elements lie one after another
+            if self._merges:
+                # Of the division LLVM leaves nothing: the elements lie one after another.
                 return [*outer, *build.delinearize(at, graph.results[0].shape[-2:])]
             return [*outer, at]
 

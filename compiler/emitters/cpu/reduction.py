@@ -25,6 +25,7 @@ from gristmill.compiler.emitters import build
 from gristmill.compiler.emitters.build import Index
 from gristmill.compiler.emitters.cpu import extremum
 from gristmill.compiler.emitters.cpu.extremum import Elements
+from gristmill.compiler.emitters.cpu.frame import side_by_side
 from gristmill.compiler.emitters.elemental import Elemental
 from gristmill.compiler.emitters.elemental.commutation import Order, order_of
 from gristmill.compiler.emitters.elemental.contraction import (
@@ -299,7 +300,7 @@ def _short_loop(columns: Sequence[int], carried: int, target: Target) -> _LoopHi
     vectors = columns[-1] // target.lanes(4) if columns else 0
     if not vectors or columns[-1] * max(1, carried) > _SHORT:
         return {}
-    return {"rolled": True, "interleave": next(n for n in (4, 3, 2, 1) if vectors % n == 0)}
+    return {"rolled": True, "interleave": side_by_side(vectors)}
 
 
 def _accumulate_lanes(
