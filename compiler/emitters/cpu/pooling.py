@@ -35,7 +35,6 @@ from gristmill.runtime.types import ElementType
 #: Vectors of one pixel reduced together.
 _VECTORS = 4
 
-
 #: Elements of windows along the minor dimension from which on floats are added row by row. Fewer are added in the order
 #: of the window, as most compilers do: a loop is compiled sooner, and where a sum nearly vanishes its order decides it.
 LEAST_SUMMED = 4096

@@ -4,7 +4,7 @@
 The rows of the operand that a row of windows covers are combined by vectors into a *stage* in scratch memory, between
 paddings that hold the operation's identity. The windows of a row are then vectors of the stage at the places of the
 window's taps: shifted against each other with stride 1, every other element of two with stride 2, elements one by one
-with others. A window of many taps is combined in two steps, see :class:`~.pooling_plan.Steps`.
+with others. A window of many taps is combined in two steps, see :class:`~.pooling_plan.Taps`.
 
 A chunk of rows is staged before its windows are combined: what has just been stored is not yet to be had in vectors
 that lie otherwise.
