@@ -23,6 +23,8 @@ Index = int | ir.Value
 
 #: Bytes of a cache line.
 LINE_BYTES = 64
+#: Turns of the innermost loop of a register tile that LLVM takes at a time; four take longer to compile for no gain.
+TILE_TURNS = 2
 
 
 def index_value(index: Index) -> ir.Value:
@@ -203,16 +205,19 @@ def for_loop(
     carried: Sequence[ir.Value] = (),
     step: int = 1,
     *,
-    rolled: bool = False,
+    unroll: int = 0,
     interleave: int = 1,
 ) -> list[ir.Value]:
     """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values.
 
-    LLVM unrolls short loops before its vectoriser sees them, unless told to leave them ``rolled``. A loop with
-    ``interleave`` above 1 works on that many vectors side by side.
+    LLVM takes ``unroll`` turns of the loop at a time: 1 leaves it as it is, also for the vectoriser, before which LLVM
+    unrolls short loops; 0 lets LLVM choose, if the loop is small (:mod:`~gristmill.compiler.lowering.unrolling`).
+    A loop with ``interleave`` above 1 works on that many vectors side by side.
     """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
-    hints = ["unroll = <disable = true>"] if rolled else []
+    hints = {0: [], 1: ["unroll = <disable = true>"]}.get(
+        unroll, [f"unroll = <count = {unroll} : i32>"]
+    )
     hints += [f"interleave = <count = {interleave} : i32>"] if interleave > 1 else []
     if hints:
         loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(

@@ -9,16 +9,18 @@ module in the LLVM dialect, memref arguments turned into bare pointers. Argument
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from mlir import ir
 from mlir.passmanager import PassManager
 
 from gristmill.compiler.emitters.math import expand_exponentials
+from gristmill.compiler.lowering.unrolling import limit_unrolling
 from gristmill.compiler.target import Target
 from gristmill.errors import LoweringError
 
-_PASSES: tuple[str, ...] = (
+_SIMPLIFY: tuple[str, ...] = (
     # bf16 conversions become integer arithmetic: the hardware instruction flushes subnormals. This comes first, as the
     # canonicaliser would make one conversion to bf16, which few CPUs have, of an integer's two steps.
     "arith-expand{include-bf16=true}",
@@ -26,6 +28,8 @@ _PASSES: tuple[str, ...] = (
     "cse",
     "loop-invariant-code-motion",
     "convert-vector-to-scf",
+)
+_CONVERT: tuple[str, ...] = (
     "expand-strided-metadata",
     "lower-affine",
     "convert-scf-to-cf",
@@ -44,8 +48,8 @@ _PASSES: tuple[str, ...] = (
     "cse",
 )
 
-#: The whole lowering as one upstream pipeline string.
-KERNEL_PIPELINE = f"builtin.module({','.join(_PASSES)})"
+#: The whole lowering as one upstream pipeline string; how loops may be unrolled is decided in its middle.
+KERNEL_PIPELINE = f"builtin.module({','.join((*_SIMPLIFY, *_CONVERT))})"
 
 
 def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> None:
@@ -58,15 +62,20 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
         scaled = target is not None and "+avx512f" in target.features.split(",")
         narrow = target is not None and target.vector_registers <= 16
         expand_exponentials(module, scaled=scaled, split=narrow)
-        manager = PassManager.parse(KERNEL_PIPELINE)
         try:
-            manager.run(module.operation)
+            _run(_SIMPLIFY, module)
+            limit_unrolling(module)
+            _run(_CONVERT, module)
         except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
             raise lowering_error(cast("Any", error), KERNEL_PIPELINE) from None
         if _move_bf16_as_bits(module):
-            PassManager.parse("builtin.module(canonicalize)").run(module.operation)
+            _run(("canonicalize",), module)
     _check_lowered(module)
     _attach_loop_annotations(module)
+
+
+def _run(passes: Sequence[str], module: ir.Module) -> None:
+    PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
 
 
 def _move_bf16_as_bits(module: ir.Module) -> bool:

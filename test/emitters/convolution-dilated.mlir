@@ -11,10 +11,12 @@
 // PART: scf.for %{{.*}} = %c0{{.*}} to %{{[0-9]+}} step {{.*}} -> (vector<[[L]]xf32>, vector<[[L]]xf32>
 // PART: scf.for %{{.*}} = %c0{{.*}} to %c16{{.*}} step {{.*}} -> (vector<[[L]]xf32>, vector<[[L]]xf32>
 
-// As large a kernel as the dilation: every window reads at one tap, of the operand as it is, and nothing is copied. No
-// loop runs over the window.
+// As large a kernel as the dilation: every window reads at one tap, of the operand as it is; only the weights are
+// copied. No loop runs over the window.
 // WHOLE-LABEL: func.func @kernel_1_convolution(
-// WHOLE-NOT: memref.view
+// WHOLE: memref.view {{.*}} to memref<1x1x4x8x8xf32>
+// WHOLE-LABEL: func.func @kernel_1_convolution_1(
+// WHOLE-NOT: to memref<1x16x16x8xf32>
 // WHOLE-NOT: to %{{[0-9]+}} step {{.*}} -> (vector
 // WHOLE: vector.store
 func.func public @main(%x: tensor<1x8x8x16xf32>, %v: tensor<3x3x16x8xf32>, %w: tensor<2x2x8x8xf32>)

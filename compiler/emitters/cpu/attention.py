@@ -422,7 +422,7 @@ class AttentionEmitter:
                     element(i, n)
                 return []
 
-            for_loop(0, problem.n, column, rolled=True)
+            for_loop(0, problem.n, column, unroll=1)
             return []
 
         for_loop(0, count, row)

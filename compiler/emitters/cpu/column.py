@@ -248,7 +248,7 @@ class ColumnEmitter:
                     self._put(views, reducer.combine(taken, added[0]), position)
                     return []
 
-                loop_nest(e, self.kept, [], add, rolled=self.rolled)
+                loop_nest(e, self.kept, [], add, unroll=int(self.rolled))
             return []
 
         loop_nest(e, self.kept, [], clear)

@@ -418,7 +418,7 @@ class Sink:
             self._put(total(lane), index, add(position, mul(lane, step)))
             return []
 
-        for_loop(0, width, one, rolled=True)
+        for_loop(0, width, one, unroll=1)
 
     def _put(self, total: ir.Value, index: list[Index], position: Index) -> None:
         problem = self.kernel.problem

@@ -18,6 +18,7 @@ from mlir import ir
 
 from gristmill.compiler.emitters.build import (
     LINE_BYTES,
+    TILE_TURNS,
     Index,
     add,
     at_least,
@@ -214,7 +215,7 @@ def multiply_tile(
     rhs_at: Callable[[Index, int], ir.Value],
     combine: Callable[[ir.Value, ir.Value, ir.Value], ir.Value],
     *,
-    rolled: bool = False,
+    unroll: int = TILE_TURNS,
 ) -> list[ir.Value]:
     """The loop over ``k`` of a register tile: one vector load a vector, one broadcast a row, one multiply-add each.
 
@@ -225,7 +226,7 @@ def multiply_tile(
         lhs_at: the left operand at a step, in a row.
         rhs_at: the right operand's vector at a step, by its number.
         combine: ``lhs * rhs + sum`` on vectors.
-        rolled: whether LLVM must not unroll the loop.
+        unroll: turns that LLVM takes at a time.
     """
     rows, vectors, lanes = shape
 
@@ -237,7 +238,7 @@ def multiply_tile(
             result += [combine(value, columns[j], sums[i * vectors + j]) for j in range(vectors)]
         return result
 
-    return for_loop(0, count, step, sums, rolled=rolled)
+    return for_loop(0, count, step, sums, unroll=unroll)
 
 
 def _ask_for(
@@ -520,7 +521,7 @@ class _Task:
     ) -> list[ir.Value]:
         """Add ``count`` steps of ``k`` to the sums of a tile."""
         # With a factor for every multiply-add, LLVM loads those of two unrolled steps first, and 16 registers spill.
-        rolled = self.tiling.vectors == 1 and self.kernel.vector_bytes < 64
+        spills = self.tiling.vectors == 1 and self.kernel.vector_bytes < 64
         return multiply_tile(
             (rows, self.tiling.vectors, self.lanes),
             count,
@@ -528,7 +529,7 @@ class _Task:
             self._lhs_address(m, k0),
             self._rhs_address(k0),
             lambda lhs, rhs, total: self.combine(lhs, rhs, total, self.element),
-            rolled=rolled,
+            unroll=1 if spills else TILE_TURNS,
         )
 
     def _lhs_address(self, m: Index, k0: Index):

@@ -210,7 +210,7 @@ class LoopEmitter:
         step = self.source.target.lanes(4)
         if rolled and count == 1 and length <= MOST_TOGETHER and length % step == 0:
             count = side_by_side(length // step)
-        build.for_loop(low, high, body, rolled=rolled, interleave=count)
+        build.for_loop(low, high, body, unroll=int(rolled), interleave=count)
 
     def _parts(
         self,

@@ -282,8 +282,8 @@ class _RowPhase:
             loaded = [load(index) for index in itertools.product(*taps)]
             return [reduce(way.combine, loaded), *self.vectors.looked(seen, loaded, width)]
         initial = [self.vectors.spread(self.neutral, width), *seen]
-        rolled = [way.is_rare] * len(bounds)
-        return bounded_nest(self.phase.elemental, bounds, initial, step, rolled=rolled)
+        unroll = [int(way.is_rare)] * len(bounds)
+        return bounded_nest(self.phase.elemental, bounds, initial, step, unroll=unroll)
 
     def _first_step(self, chunk: _Chunk, way: _Way, taps: Taps, reach: int) -> None:
         """Combine ``taps`` at every position up to ``reach`` after the beginning of the last window."""
@@ -427,7 +427,7 @@ class _RowPhase:
                 step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
                 step = lambda tap, total, group=group: add(total, group, tap)  # noqa: E731
                 total = total or [self.vectors.spread(self.neutral, elements.width)]
-                total = build.for_loop(0, group.count, step, total, rolled=way.is_rare)
+                total = build.for_loop(0, group.count, step, total, unroll=int(way.is_rare))
             else:
                 for tap in range(group.count):
                     total = add(total, group, tap)

@@ -37,7 +37,7 @@ def each(
         result = body(at, carried[0] if carried else None)
         return [] if result is None else [result]
 
-    results = build.for_loop(low, high, step, [] if fine is None else [fine], rolled=True)
+    results = build.for_loop(low, high, step, [] if fine is None else [fine], unroll=1)
     return results[0] if results else None
 
 
@@ -134,7 +134,7 @@ class Vectors:
         """Visit the places ``span`` after ``begin`` in vectors of one width, then one at ``last``."""
         low, high = span
         # LLVM would write out some dozen vectors, for no gain.
-        rolled = isinstance(high, int) and width > 1 and high > _MOST_WRITTEN * width
+        long = isinstance(high, int) and width > 1 and high > _MOST_WRITTEN * width
         watch, seen = self.watch(width), list[ir.Value]()
         if fine is not None:
             zero = self.spread(build.constant(self.wide, 0), width)
@@ -143,7 +143,7 @@ class Vectors:
         def step(at: ir.Value, seen: list[ir.Value]) -> list[ir.Value]:
             return visit(build.add(begin, at), width, seen)
 
-        seen = build.for_loop(low, high, step, seen, step=width, rolled=rolled)
+        seen = build.for_loop(low, high, step, seen, step=width, unroll=int(long))
         if last is not None:
             seen = visit(build.add(begin, last), width, seen)
         for note in seen:

@@ -288,7 +288,7 @@ def accumulate(
 
 
 class _LoopHints(TypedDict, total=False):
-    rolled: bool
+    unroll: int
     interleave: int
 
 
@@ -300,7 +300,7 @@ def _short_loop(columns: Sequence[int], carried: int, target: Target) -> _LoopHi
     vectors = columns[-1] // target.lanes(4) if columns else 0
     if not vectors or columns[-1] * max(1, carried) > _SHORT:
         return {}
-    return {"rolled": True, "interleave": side_by_side(vectors)}
+    return {"unroll": 1, "interleave": side_by_side(vectors)}
 
 
 def _accumulate_lanes(

@@ -132,7 +132,7 @@ class SoftmaxRows:
             for number, _, _ in _EXTREMES
         ]
         # Rolled, or LLVM moves loads behind stores and stores of one line behind those of another.
-        values = build.for_loop(0, self.width, step, initial, step=kind.shape[0], rolled=True)
+        values = build.for_loop(0, self.width, step, initial, step=kind.shape[0], unroll=1)
         flags = arith.FastMathFlags.nnan
         return [
             reduction.settled(

@@ -286,7 +286,7 @@ class Tile:
             return []
 
         def row(r: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            build.for_loop(0, self.tiling.columns, lambda c, _: element(r, c), rolled=True)
+            build.for_loop(0, self.tiling.columns, lambda c, _: element(r, c), unroll=1)
             return []
 
         build.for_loop(0, self.tiling.rows, row)
@@ -394,7 +394,7 @@ class Tile:
                     first=first,
                 )
             elif tiling.is_complex:
-                build.for_loop(0, tiling.rows, lambda c, _: element(first, at, c), rolled=True)
+                build.for_loop(0, tiling.rows, lambda c, _: element(first, at, c), unroll=1)
             else:
                 for c in range(0, tiling.rows, tiling.lanes):
                     result.store(stage.load(r, c, tiling.lanes), build.add(column, r), c)

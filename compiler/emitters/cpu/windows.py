@@ -70,11 +70,11 @@ def bounded_nest(
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
     *,
-    rolled: Sequence[bool] = (),
+    unroll: Sequence[int] = (),
 ) -> list[ir.Value]:
     """Nested loops carrying values; none for a dimension of one known position.
 
-    LLVM does not unroll the loops of ``rolled`` dimensions, see :func:`build.for_loop`.
+    ``unroll`` is said of each dimension, see :func:`build.for_loop`.
     """
 
     def level(index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
@@ -88,8 +88,8 @@ def bounded_nest(
             with e.scope():
                 return level([*index, at], current)
 
-        keep = bool(rolled) and rolled[len(index)]
-        return build.for_loop(low, high, inner, values, rolled=keep)
+        turns = unroll[len(index)] if unroll else 0
+        return build.for_loop(low, high, inner, values, unroll=turns)
 
     return level([], list(carried))
 

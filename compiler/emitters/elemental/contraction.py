@@ -91,12 +91,12 @@ def loop_nest(
     carried: Sequence[ir.Value],
     body: Callable[[list[Index], list[ir.Value]], Sequence[ir.Value]],
     *,
-    rolled: bool = False,
+    unroll: int = 0,
     interleave: int = 1,
 ) -> list[ir.Value]:
     """Nested loops over ``extents`` carrying values; unit extents make no loop.
 
-    ``rolled`` and ``interleave`` are said of the innermost, see :func:`build.for_loop`.
+    ``unroll`` and ``interleave`` are said of the innermost, see :func:`build.for_loop`.
     """
 
     def level(dimension: int, index: list[Index], values: list[ir.Value]) -> list[ir.Value]:
@@ -112,7 +112,7 @@ def loop_nest(
         if dimension < len(extents) - 1:
             return build.for_loop(0, extents[dimension], inner, values)
         return build.for_loop(
-            0, extents[dimension], inner, values, rolled=rolled, interleave=interleave
+            0, extents[dimension], inner, values, unroll=unroll, interleave=interleave
         )
 
     return level(0, [], list(carried))
