@@ -25,6 +25,8 @@ Index = int | ir.Value
 LINE_BYTES = 64
 #: Turns of the innermost loop of a register tile that LLVM takes at a time; four take longer to compile for no gain.
 TILE_TURNS = 2
+#: Turns of a loop of known bounds that LLVM may write out one by one.
+_SHORT = 8
 
 
 def index_value(index: Index) -> ir.Value:
@@ -211,13 +213,14 @@ def for_loop(
     """``scf.for`` from ``low`` to ``high``; ``body(iv, carried)`` returns the next carried values.
 
     LLVM takes ``unroll`` turns of the loop at a time: 1 leaves it as it is, also for the vectoriser, before which LLVM
-    unrolls short loops; 0 lets LLVM choose, if the loop is small (:mod:`~gristmill.compiler.lowering.unrolling`).
-    A loop with ``interleave`` above 1 works on that many vectors side by side.
+    unrolls short loops; 0 lets LLVM choose, if the loop is small (:mod:`~gristmill.compiler.lowering.unrolling`), which
+    it does also if more are asked for but there are few. A loop with ``interleave`` above 1 works on that many vectors
+    side by side.
     """
     loop = scf.ForOp(index_value(low), index_value(high), index_value(step), list(carried))
-    hints = {0: [], 1: ["unroll = <disable = true>"]}.get(
-        unroll, [f"unroll = <count = {unroll} : i32>"]
-    )
+    hints = ["unroll = <disable = true>"] if unroll == 1 else []
+    is_short = isinstance(low, int) and isinstance(high, int) and high - low <= _SHORT * step
+    hints += [f"unroll = <count = {unroll} : i32>"] if unroll > 1 and not is_short else []
     hints += [f"interleave = <count = {interleave} : i32>"] if interleave > 1 else []
     if hints:
         loop.operation.attributes["llvm.loop_annotation"] = ir.Attribute.parse(

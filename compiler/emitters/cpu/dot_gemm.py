@@ -520,8 +520,8 @@ class _Task:
         self, m: Index, rows: int, k0: Index, count: Index, start: list[ir.Value]
     ) -> list[ir.Value]:
         """Add ``count`` steps of ``k`` to the sums of a tile."""
-        # With a factor for every multiply-add, LLVM loads those of two unrolled steps first, and 16 registers spill.
-        spills = self.tiling.vectors == 1 and self.kernel.vector_bytes < 64
+        # LLVM loads the factors of two unrolled steps first: one for every multiply-add, or pairs, spill registers.
+        spills = self.kernel.paired or (self.tiling.vectors == 1 and self.kernel.vector_bytes < 64)
         return multiply_tile(
             (rows, self.tiling.vectors, self.lanes),
             count,

@@ -14,6 +14,7 @@ from mlir import ir
 from mlir.dialects import arith, vector
 
 from gristmill.compiler.emitters.build import (
+    TILE_TURNS,
     Index,
     add,
     at_least,
@@ -196,7 +197,7 @@ def _stream(
                 store_vector(total, sums, place)
             return []
 
-        for_loop(0, width, column, step=lanes)
+        for_loop(0, width, column, step=lanes, unroll=TILE_TURNS)
 
     whole = problem.k - problem.k % depth
 
@@ -374,7 +375,9 @@ class _Dotted:
         totals = [zero(element, lanes)] * (count * problem.m)
         whole = problem.k - problem.k % lanes
         if whole:
-            totals = for_loop(0, whole, lambda k, t: step(k, t, None), totals, step=lanes)
+            totals = for_loop(
+                0, whole, lambda k, t: step(k, t, None), totals, step=lanes, unroll=TILE_TURNS
+            )
         if whole < problem.k:
             mask = lane_masks(problem.k - whole, lanes, 1)[0]
             totals = step(whole, totals, mask)
