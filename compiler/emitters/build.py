@@ -258,7 +258,7 @@ def if_else(
 
 def load(buffer: ir.Value, index: Sequence[Index], element: ElementType) -> ir.Value:
     """Load one element; what is narrower than a byte comes out at its own width."""
-    value = memref.LoadOp(buffer, [index_value(i) for i in index]).result
+    value = memref.LoadOp(*_run_together(buffer, index)).result
     if element.bits < 8:
         return arith.TruncIOp(register_type(element), value).result
     return value
@@ -268,7 +268,60 @@ def store(value: ir.Value, buffer: ir.Value, index: Sequence[Index], element: El
     """Store one element; what is narrower than a byte goes into its low bits, with zeros above."""
     if element.bits < 8:
         value = arith.ExtUIOp(ir.IntegerType.get_signless(8), value).result
-    memref.StoreOp(value, buffer, [index_value(i) for i in index])
+    memref.StoreOp(value, *_run_together(buffer, index))
+
+
+def _run_together(buffer: ir.Value, index: Sequence[Index]) -> tuple[ir.Value, list[ir.Value]]:
+    """The same element by fewer coordinates: those that a position was split into make it up again.
+
+    LLVM finds that out only of neighbouring additions, and else computes the address of every element by itself.
+    """
+    kind = ir.MemRefType(buffer.type)
+    shape: list[int] = []
+    merged: list[Index] = []
+    for size, component in zip(kind.shape, index, strict=True):
+        while merged and (whole := _split_position(merged[-1], component, size)) is not None:
+            merged.pop()
+            size, component = shape.pop() * size, whole
+        shape.append(size)
+        merged.append(component)
+    if len(merged) < len(index):
+        strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        view = ir.MemRefType.get(shape, kind.element_type)
+        buffer = memref.ReinterpretCastOp(
+            view, buffer, [], [], [], static_offsets=[0], static_sizes=shape, static_strides=strides
+        ).result
+    return buffer, [index_value(i) for i in merged]
+
+
+def _split_position(quotient: Index, remainder: Index, size: int) -> Index | None:
+    """The position whose quotient and remainder by ``size`` these are, if they are those of one.
+
+    What was added to the remainder is added to the position: the addresses are the same.
+    """
+    if isinstance(quotient, int) or isinstance(remainder, int):
+        return None
+    position = _division(quotient, "arith.divui", size)
+    if position is None:
+        return None
+    owner = remainder.owner
+    is_sum = not isinstance(owner, ir.Block) and owner.name == "arith.addi"
+    rest = _division(owner.operands[0] if is_sum else remainder, "arith.remui", size)
+    if rest is None or rest != position:
+        return None
+    return add(position, owner.operands[1]) if is_sum else position
+
+
+def _division(value: ir.Value, name: str, size: int) -> ir.Value | None:
+    """What ``value`` divides by ``size``, if it is an operation ``name`` that does."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != name:
+        return None
+    divisor = owner.operands[1].owner
+    if isinstance(divisor, ir.Block) or divisor.name != "arith.constant":
+        return None
+    is_size = ir.IntegerAttr(divisor.attributes["value"]).value == size
+    return owner.operands[0] if is_size else None
 
 
 def view(workspace: ir.Value, offset: Index, array: ArrayType) -> ir.Value:

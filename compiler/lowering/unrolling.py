@@ -2,9 +2,10 @@
 """Which loops of a kernel LLVM may unroll: small ones, and those whose emitter says so.
 
 LLVM unrolls a loop until its body has as many operations as the CPU's loop buffer holds, by its scheduling models
-thousands on some CPUs, and loops of a known short count completely. Where a turn is work enough by itself, as of a
-register tile or of an exponential function, that makes nothing faster and takes most of the compile time: loop strength
-reduction, instruction selection and register allocation then work on many times as much code.
+thousands on some CPUs, and loops of a known short count completely, also those that are short only since they take
+vectors, and the loops around them. Where a turn is work enough by itself, as of a register tile or of an exponential
+function, that makes nothing faster and takes most of the compile time: loop strength reduction, instruction selection
+and register allocation then work on many times as much code.
 """
 
 from __future__ import annotations
@@ -28,28 +29,30 @@ def limit_unrolling(module: ir.Module) -> None:
         _count(view.operation)
 
 
-def _count(op: ir.Operation) -> int:
-    """Operations that the regions of ``op`` come to as straight code, loops that stay loops counting one turn."""
-    total = 0
+def _count(op: ir.Operation) -> tuple[int, bool]:
+    """Operations that the regions of ``op`` come to, with one turn of loops that stay; whether there are any such."""
+    total, loops = 0, False
     for region in op.regions:
         for block in region.blocks:
             for view in block.operations:
                 inner = view.operation
-                if inner.name == "scf.for":
-                    total += 1 + _count_loop(inner)
-                elif inner.name != "arith.constant":
-                    total += 1 + (_count(inner) if len(inner.regions) else 0)
-    return total
+                if inner.name == "arith.constant":
+                    continue
+                total += 1
+                if len(inner.regions):
+                    count, stays = (_count_loop if inner.name == "scf.for" else _count)(inner)
+                    total, loops = total + count, loops or stays
+    return total, loops
 
 
-def _count_loop(loop: ir.Operation) -> int:
-    turn = _count(loop)
+def _count_loop(loop: ir.Operation) -> tuple[int, bool]:
+    turn, loops = _count(loop)
     turns = _turns(loop)
-    if turns is not None and turns * turn <= MOST_WRITTEN_OUT:
-        return turns * turn
-    if turn > MOST_OPERATIONS:
+    if turns is not None and turns * turn <= MOST_WRITTEN_OUT and not loops:
+        return turns * turn, False
+    if turn > MOST_OPERATIONS or loops:
         _leave_rolled(loop)
-    return turn
+    return turn, True
 
 
 def _turns(loop: ir.Operation) -> int | None:

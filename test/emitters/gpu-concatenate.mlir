@@ -6,10 +6,10 @@
 // CHECK-SAME:    known_block_size = array<i32: 256, 1, 1>, known_grid_size = array<i32: 96, 1, 1>
 // CHECK:         arith.constant 8192
 // CHECK:         scf.if
-// CHECK-COUNT-4: memref.load %arg0
+// CHECK-COUNT-4: memref.reinterpret_cast %arg0 to offset: [0], sizes: [32768]
 // CHECK-COUNT-4: memref.store %{{.*}}, %arg2
 // CHECK:         else
-// CHECK-COUNT-4: memref.load %arg1
+// CHECK-COUNT-4: memref.reinterpret_cast %arg1 to offset: [0], sizes: [65536]
 // CHECK-COUNT-4: memref.store %{{.*}}, %arg2
 
 // PTX-NOT: __local_depot

@@ -77,12 +77,25 @@ def test_few_known_turns_may_become_straight_code() -> None:
     assert annotations(kernel(most + 1, "%c3")) == [f"#llvm.loop_annotation<{DISABLED}>"]
 
 
+INNER = """scf.for %j = %c0 to {} step %c1 {{
+          %y = memref.load %a[%j] : memref<4096xf32>
+          memref.store %y, %a[%j] : memref<4096xf32>
+        }}"""
+
+
 def test_an_inner_loop_counts_as_often_as_it_is_written_out() -> None:
-    turn = "%y = memref.load %a[%j] : memref<4096xf32> memref.store %y, %a[%j] : memref<4096xf32>"
-    inner = f"scf.for %j = %c0 to {{}} step %c1 {{{{ {turn} }}}}"
-    operations = MOST_OPERATIONS - REST - 1 - REST  # the inner loop itself and one turn of it
-    assert annotations(kernel(operations, "%n", inner=inner.format("%c4096"))) == ["", ""]
-    assert annotations(kernel(operations, "%n", inner=inner.format("%c2"))) == [
+    operations = MOST_OPERATIONS - REST - 1 - 2 * REST  # the inner loop itself and two turns of it
+    inner = INNER.format("%c2")
+    assert annotations(kernel(operations, "%n", inner=inner)) == ["", ""]
+    assert annotations(kernel(operations + 1, "%n", inner=inner)) == [
+        f"#llvm.loop_annotation<{DISABLED}>",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("high", ["%n", "%c3"])
+def test_a_loop_around_one_that_stays_stays(high: str) -> None:
+    assert annotations(kernel(1, high, inner=INNER.format("%c4096"))) == [
         f"#llvm.loop_annotation<{DISABLED}>",
         "",
     ]
