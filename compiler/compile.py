@@ -10,7 +10,7 @@ is what users call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,13 +53,16 @@ class Compilation(StagedCompilation):
 
     STAGES: ClassVar[tuple[str, ...]] = STAGES
 
-    _lowered: list[ir.Module] = field(default_factory=list[ir.Module])
+    _kernels: list[ir.Module] = field(default_factory=list[ir.Module])  # not lowered yet
+    _lowered: list[ir.Module] = field(
+        default_factory=list[ir.Module]
+    )  # the entry function comes first
     _objects: list[bytes] = field(default_factory=list[bytes])
 
     def _emitted(self, stage: str) -> str | bytes | None:
         if stage in ("ll", "asm") and self._lowered:
             emit = to_llvm_ir if stage == "ll" else to_assembly
-            return "\n".join(emit(module, self.target) for module in self._lowered)
+            return "\n".join(emit(module, self.target) for module in self._lower())
         if stage == "obj" and len(self._objects) == 1:
             return self._objects[0]
         if stage == "artifact" and self._objects:
@@ -107,7 +110,7 @@ class Compilation(StagedCompilation):
                 self.target,
             )
         program.outputs = (*program.outputs, profile.signature)
-        program.objects = [*self._objects[:-1], entry]
+        program.objects = [entry, *self._objects[1:]]
         return program, profile
 
     def _prepare(self, module: HloModule) -> None:
@@ -162,22 +165,29 @@ class Compilation(StagedCompilation):
         assert self._rt is not None, "rt comes before kernels"
         with self.timed("lower entry"):
             entry = lower_entry(self._rt, self._library.specs)
-        self._lowered = [*partition(self._library), entry]
+        self._kernels, self._lowered = partition(self._library), [entry]
         if self.keeps_stages:
-            self._snapshots["kernels"] = _merge(self._lowered[:-1]).operation
+            self._snapshots["kernels"] = _merge(self._kernels).operation
 
     def _run_lowering(self, module: HloModule, options: CompileOptions) -> None:
-        with self.timed("lower kernels"):
-            for kernels in self._lowered[:-1]:
-                lower_to_llvm_dialect(kernels, self.target)
         if self.keeps_stages:  # one module, so that ll, asm and obj are one file each
-            merged = _merge(self._lowered)
+            entry, *kernels = self._lower()
+            merged = _merge([*kernels, entry])
             self._lowered = [merged]
             self._snapshots["llvm"] = merged.operation
 
     def _run_codegen(self, module: HloModule, options: CompileOptions) -> None:
         with self.timed("generate code"):
-            self._objects = compile_many(self._lowered, self.target, options.jobs)
+            self._objects = compile_many(self._lower(), self.target, options.jobs)
+
+    def _lower(self) -> Iterator[ir.Module]:
+        """The program's modules in the LLVM dialect; kernels are lowered when asked for, while others' code is made."""
+        yield from self._lowered
+        while self._kernels:
+            with self.timed("lower kernels"):
+                lower_to_llvm_dialect(self._kernels[0], self.target)
+            self._lowered.append(self._kernels.pop(0))
+            yield self._lowered[-1]
 
 
 def import_source(source: Any) -> HloModule:

@@ -56,10 +56,19 @@ class StagedCompilation:
 
     @contextmanager
     def timed(self, stage: str) -> Generator[None]:
-        """Record the time of the ``with`` under ``stage``."""
-        start = time.perf_counter()
+        """Add the time of the ``with`` to that of ``stage``, without what is recorded of others inside it."""
+        start, before = time.perf_counter(), self._recorded()
         yield
-        self.timings.append((stage, time.perf_counter() - start))
+        spent = time.perf_counter() - start - (self._recorded() - before)
+        names = [name for name, _ in self.timings]
+        if stage in names:
+            number = names.index(stage)
+            self.timings[number] = (stage, self.timings[number][1] + spent)
+        else:
+            self.timings.append((stage, spent))
+
+    def _recorded(self) -> float:
+        return sum(seconds for _, seconds in self.timings)
 
     def emit(self, stage: str) -> str | bytes:
         """The result of ``stage`` as text, or bytes for binary ones.

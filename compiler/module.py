@@ -88,10 +88,13 @@ class _MlirAttribute(ctypes.Structure):
     _fields_ = (("ptr", ctypes.c_void_p),)
 
 
-def mlir_c_function(name: str) -> Any:
-    """A function of MLIR's C API, called with the GIL held: the bindings' diagnostic handlers touch Python objects."""
+def mlir_c_function(name: str, *, holds_lock: bool = True) -> Any:
+    """A function of MLIR's C API, called with Python's global lock held unless it ``holds_lock`` not.
+
+    Without the lock no diagnostic handler of the bindings may be attached: they touch Python objects.
+    """
     library = Path(mlir.__path__[0]) / "_mlir_libs" / "libMLIRPythonCAPI.so"
-    return getattr(ctypes.PyDLL(str(library)), name)
+    return getattr((ctypes.PyDLL if holds_lock else ctypes.CDLL)(str(library)), name)
 
 
 @lru_cache(maxsize=1)
@@ -112,15 +115,15 @@ def _capsule_pointer() -> Any:
 
 
 def capsule_pointer(capsule: object, kind: str) -> int:
-    """The C API's pointer behind a binding object's ``_CAPIPtr``; ``kind``: ``Operation``, ``Attribute``."""
-    return _capsule_pointer()(capsule, f"mlir.ir.{kind}._CAPIPtr".encode())
+    """The C API's pointer behind a binding object's ``_CAPIPtr``; ``kind``: its class, as ``ir.Operation``."""
+    return _capsule_pointer()(capsule, f"mlir.{kind}._CAPIPtr".encode())
 
 
 def elements_to_numpy(attribute: ir.Attribute) -> np.ndarray[Any, Any]:
     """The content of a dense elements attribute as a fresh array of its shape and dtype."""
     array = array_type(ir.DenseElementsAttr(attribute).type)
     splat = ir.DenseElementsAttr(attribute).is_splat
-    pointer = capsule_pointer(attribute._CAPIPtr, "Attribute")
+    pointer = capsule_pointer(attribute._CAPIPtr, "ir.Attribute")
     address = _raw_data()(_MlirAttribute(pointer))
     count = 1 if splat else array.size
     element: ElementType = array.element

@@ -8,7 +8,7 @@ bindings and our LLVM wrapper share one library.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -43,7 +43,7 @@ def translate(module: ir.Module, context: Context) -> Module:
 
     Raises ``ToolchainError`` with MLIR's diagnostics when an op has no translation.
     """
-    pointer = capsule_pointer(module.operation._CAPIPtr, "Operation")
+    pointer = capsule_pointer(module.operation._CAPIPtr, "ir.Operation")
     messages: list[str] = []
 
     def collect(diagnostic: ir.Diagnostic) -> bool:
@@ -120,14 +120,15 @@ def to_llvm_ir(module: ir.Module, target: Target, *, optimized: bool = True) -> 
 
 
 def compile_many(
-    modules: Sequence[ir.Module], target: Target, jobs: int | None = None
+    modules: Iterable[ir.Module], target: Target, jobs: int | None = None
 ) -> list[bytes]:
     """The objects of several modules, in order, optimised and emitted by ``jobs`` threads.
 
-    Translation runs on the calling thread (an MLIR context is shared), code generation in parallel,
-    each module in its own LLVM context. The first failure is raised after all threads have stopped.
+    A module's translation runs on the calling thread (an MLIR context is shared), and so does what makes the next one,
+    while other threads generate code of those before, each in its own LLVM context. The first failure is raised after
+    all threads have stopped.
     """
-    count = min(jobs or usable_cores(), max(1, len(modules)))
+    count = jobs or usable_cores()
     if count == 1:
         return [to_object(module, target) for module in modules]
     with ThreadPoolExecutor(count, thread_name_prefix="gristmill-codegen") as pool:

@@ -27,6 +27,8 @@ from gristmill.errors import UnsupportedError
 
 #: Operations in one code-generation unit: below it, splitting costs more than the second core gains.
 UNIT_OPERATIONS = 300
+#: Code-generation units of a program: more than two cores take, as code of one is generated while the next is lowered.
+UNITS = 4
 
 
 @dataclass
@@ -236,7 +238,7 @@ def _callees(name: str, functions: dict[str, ir.Operation], texts: dict[str, str
     return order
 
 
-def partition(library: KernelLibrary, units: int = 2) -> list[ir.Module]:
+def partition(library: KernelLibrary, units: int = UNITS) -> list[ir.Module]:
     """Move the kernels into at most ``units`` modules of similar size, to be compiled side by side."""
     sizes = {key: _operation_count(k.source) for key, k in library.kernels.items()}
     total = sum(sizes.values())

@@ -10,12 +10,12 @@ module in the LLVM dialect, memref arguments turned into bare pointers. Argument
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from mlir import ir
-from mlir.passmanager import PassManager
 
 from gristmill.compiler.emitters.math import expand_exponentials
+from gristmill.compiler.lowering.pipeline import reproduction, run_pipeline
 from gristmill.compiler.lowering.unrolling import limit_unrolling
 from gristmill.compiler.target import Target
 from gristmill.errors import LoweringError
@@ -62,12 +62,9 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
         scaled = target is not None and "+avx512f" in target.features.split(",")
         narrow = target is not None and target.vector_registers <= 16
         expand_exponentials(module, scaled=scaled, split=narrow)
-        try:
-            _run(_SIMPLIFY, module)
-            limit_unrolling(module)
-            _run(_CONVERT, module)
-        except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-            raise lowering_error(cast("Any", error), KERNEL_PIPELINE) from None
+        _run(_SIMPLIFY, module)
+        limit_unrolling(module)
+        _run(_CONVERT, module)
         if _move_bf16_as_bits(module):
             _run(("canonicalize",), module)
     _check_lowered(module)
@@ -75,7 +72,7 @@ def lower_to_llvm_dialect(module: ir.Module, target: Target | None = None) -> No
 
 
 def _run(passes: Sequence[str], module: ir.Module) -> None:
-    PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
+    run_pipeline(f"builtin.module({','.join(passes)})", module, KERNEL_PIPELINE)
 
 
 def _move_bf16_as_bits(module: ir.Module) -> bool:
@@ -165,15 +162,6 @@ def _attach_loop_annotations(module: ir.Module) -> None:
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
 
 
-def lowering_error(error: Any, pipeline: str) -> LoweringError:
-    """MLIR's own error as ours, with the command that reproduces it."""
-    first = error.error_diagnostics[0] if error.error_diagnostics else None
-    text = str(first.message) if first else str(error)
-    notes = "".join(f"; {note.message}" for note in first.notes) if first else ""
-    location = str(first.location) if first else None
-    return LoweringError(f"{text}{notes}\n{_repro(pipeline)}", location=location)
-
-
 def _check_lowered(module: ir.Module) -> None:
     """Refuse leftovers: an op outside the LLVM dialect would fail later and less clearly."""
     leftovers: list[ir.Operation] = []
@@ -187,11 +175,7 @@ def _check_lowered(module: ir.Module) -> None:
     if leftovers:
         names = ", ".join(sorted({op.name for op in leftovers}))
         raise LoweringError(
-            f"no lowering to LLVM for: {names}\n{_repro(KERNEL_PIPELINE)}",
+            f"no lowering to LLVM for: {names}\n{reproduction(KERNEL_PIPELINE)}",
             location=str(leftovers[0].location),
             op=leftovers[0].name,
         )
-
-
-def _repro(pipeline: str) -> str:
-    return f"reproduce: mlir-opt --pass-pipeline='{pipeline}' kernels.mlir"

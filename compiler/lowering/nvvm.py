@@ -9,14 +9,11 @@ the accurate functions are ours (``compiler/emitters/math``), and only square ro
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from mlir import ir
-from mlir.passmanager import PassManager
 
 from gristmill.compiler.emitters.math import expand_exponentials
-from gristmill.compiler.lowering.kernels import lowering_error
 from gristmill.compiler.lowering.nvvm_mma import convert_products
+from gristmill.compiler.lowering.pipeline import run_pipeline
 
 #: Everything but the ``gpu`` and ``vector`` dialects.
 _TO_LLVM: tuple[str, ...] = (
@@ -75,11 +72,7 @@ def lower_to_nvvm(module: ir.Module) -> None:
         for number, pipeline in enumerate(NVVM_PIPELINES):
             if number == 1:
                 _call_intrinsics(module)
-            manager = PassManager.parse(pipeline)
-            try:
-                manager.run(module.operation)
-            except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-                raise lowering_error(cast("Any", error), pipeline) from None
+            run_pipeline(pipeline, module)
 
 
 def _call_intrinsics(module: ir.Module) -> None:
