@@ -16,6 +16,7 @@ from typing import Any
 from mlir import ir
 from mlir.passmanager import PassManager
 
+from gristmill.compiler.diagnostics import MLIRError, diagnostics_text
 from gristmill.compiler.module import capsule_pointer, mlir_c_function
 from gristmill.errors import LoweringError
 
@@ -29,11 +30,18 @@ _HANDLED = 1  # a successful MlirLogicalResult
 def run_pipeline(pipeline: str, module: ir.Module, repro: str | None = None) -> None:
     """Run a pass pipeline on ``module``, in place.
 
+    The module is verified before, not after each pass: that took 40 % of the time of twenty.
+
     ``repro``: the pipeline that an error's reader should run instead, of which this is a part. Raises ``LoweringError``
     with MLIR's first error and the ``mlir-opt`` command; the module is then in an unspecified intermediate state.
     """
     manager = PassManager.parse(pipeline)
+    manager.enable_verifier(False)
     errors: list[_Diagnostic] = []
+    try:
+        module.operation.verify()
+    except MLIRError as error:
+        raise LoweringError(f"malformed kernels: {diagnostics_text(error)}") from None
 
     def collect(diagnostic: int, _: int | None) -> int:
         if _function("mlirDiagnosticGetSeverity")(diagnostic) == _ERROR:

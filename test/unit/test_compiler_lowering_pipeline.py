@@ -21,6 +21,17 @@ def test_the_module_is_changed_in_place() -> None:
         assert "addi" not in str(module)
 
 
+def test_a_malformed_module_is_refused() -> None:
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse("func.func @f(%a: i32) -> i32 { return %a : i32 }")
+        number = ir.IntegerType.get_signless(64)
+        module.body.operations[0].attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([number], [number])
+        )
+        with pytest.raises(LoweringError, match=r"malformed kernels: .*type of entry block"):
+            run_pipeline(CANONICALIZE, module)
+
+
 def test_an_error_has_mlirs_words_its_notes_the_place_and_the_command(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
