@@ -42,6 +42,11 @@ class Target:
         return min(self.l3_bytes, _MOST_KEPT_BYTES)
 
     @property
+    def shares_l3(self) -> bool:
+        """Whether the last-level cache is one that many cores share, so large that others use most of it."""
+        return self.l3_bytes > _MOST_KEPT_BYTES
+
+    @property
     def vector_registers(self) -> int:
         """Vector registers that code may name: 16 on x86-64 before AVX-512, 32 elsewhere."""
         narrow = self.triple.startswith("x86_64") and "+avx512vl" not in self.features.split(",")

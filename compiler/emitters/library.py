@@ -116,7 +116,9 @@ class Emission:
             for number, (result, size) in enumerate(zip(op.results, sizes, strict=True))
             if result in returned and size >= 2 * self.target.l2_bytes
         )
-        least = self.target.kept_bytes
+        # A transpose stores to lines here and there: they are dearer to fetch from a cache that many cores share.
+        scatters = hlo.string(op, "kind") == "transpose" and self.target.shares_l3
+        least = 0 if scatters else self.target.kept_bytes
         if not found or sum(sizes) + sum(array_type(x).nbytes for x in op.operands) < least:
             return frozenset()
         return found if _touched(self._graph(hlo.symbol(op, "calls"))) >= least else frozenset()

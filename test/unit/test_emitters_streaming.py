@@ -141,9 +141,27 @@ def test_a_cumulative_sum(vector_bytes: int, width: int, streamed: bool, offset:
         np.testing.assert_array_equal(executable(x, out=out), x.cumsum(1))
 
 
+def test_a_transpose_is_streamed_where_many_cores_share_the_last_cache() -> None:
+    text = """
+    func.func @main(%x: tensor<192x256xf32>) -> tensor<256x192xf32> {
+      %0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<192x256xf32>) -> tensor<256x192xf32>
+      return %0 : tensor<256x192xf32>
+    }"""
+    x = np.arange(192 * 256, dtype=np.float32).reshape(192, 256)
+    for l3_bytes, streamed in ((32 << 20, False), (64 << 20, True)):
+        executable, kernels = _compile(text, replace(SMALL, l3_bytes=l3_bytes))
+        assert ("nontemporal" in kernels) == streamed
+        with executable:
+            np.testing.assert_array_equal(executable(x), x.T)
+
+
 @pytest.mark.parametrize(
     ("text", "target"),
     [
+        (
+            ADD.replace("NxK", "10000xf32"),
+            replace(SMALL, l3_bytes=64 << 20),
+        ),  # shared, but a stretch
         (ADD.replace("NxK", "1000xf32"), SMALL),  # fits the second-level cache
         (ADD.replace("NxK", "10000xf32"), replace(SMALL, l3_bytes=1 << 20)),  # fits the last
         (BIAS.replace("256", "255"), SMALL),  # rows that are not whole vectors

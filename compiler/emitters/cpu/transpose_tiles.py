@@ -43,8 +43,8 @@ LEAST_LINES = 16
 #: Elements of a run of the result; and bytes, if the operand is computed in a stage or has elements of 8 bytes.
 RUN_ELEMENTS, RUN_BYTES = 128, 256
 
-#: Groups that lines of the operand are asked for ahead.
-AHEAD = 4
+#: Groups that lines of the operand are asked for ahead; and from a last-level cache that many cores share.
+AHEAD, AHEAD_SHARED = 4, 1
 
 #: Lines of a row that are asked for one after the other where vectors are shorter than AVX-512's (measured on Zen 3).
 SPAN = 4
@@ -129,6 +129,11 @@ class Tiling:
         nbytes = self.element.nbytes
         line = build.LINE_BYTES
         return self.width * nbytes == line and self.operand_pitch * nbytes % line == 0
+
+    @property
+    def ahead(self) -> int:
+        """Groups that lines of the operand are asked for ahead."""
+        return AHEAD_SHARED if self.owner.source.target.shares_l3 else AHEAD
 
     @property
     def columns(self) -> int:
@@ -364,7 +369,7 @@ class Tile:
         """
         tiling, source = self.tiling, groups.source
         turn = build.mod(number, tiling.span)
-        column = build.add(column, build.mul(build.sub(AHEAD, turn), tiling.width))
+        column = build.add(column, build.mul(build.sub(tiling.ahead, turn), tiling.width))
         if tiling.span > 1:  # behind the last column follow the next rows
             wrapped = build.add(column, tiling.rows * tiling.operand_pitch - tiling.across)
             ends = build.at_least(column, tiling.across)
