@@ -321,6 +321,9 @@ def test_prologues_compute_the_operands(shape: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(got, a.astype(np.float64) @ (2 * b.T), rtol=1e-4, atol=1e-2)
 
 
+BATCH = {"lhs_batch": (0,), "rhs_batch": (0,)}
+
+
 @pytest.mark.parametrize(
     ("lhs", "rhs", "dims", "form"),
     [
@@ -333,6 +336,18 @@ def test_prologues_compute_the_operands(shape: tuple[int, int, int]) -> None:
         ("512x512xf32", "512xf32", MATMUL, Form.DOTTED),
         ("512x512xf32", "512xf32", {"lhs_contract": (0,), "rhs_contract": (0,)}, Form.STREAMED),
         ("64x512xf32", "512x512xf32", MATMUL, Form.BLOCKED),
+        (
+            "999x3x4xf32",
+            "999x4xf32",
+            BATCH | {"lhs_contract": (2,), "rhs_contract": (1,)},
+            Form.SCALAR,
+        ),
+        (
+            "999x5x4xf32",
+            "999x4xf32",
+            BATCH | {"lhs_contract": (2,), "rhs_contract": (1,)},
+            Form.BLOCKED,
+        ),
     ],
 )
 def test_forms(lhs: str, rhs: str, dims: dict[str, Any], form: Form) -> None:

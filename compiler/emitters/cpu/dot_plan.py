@@ -26,6 +26,9 @@ class Form(enum.Enum):
 #: Products of at most this many multiply-adds get scalar loops.
 _SCALAR_WORK = 256
 
+#: Most elements of each of many small matrices that are multiplied by a vector in scalar loops: they fill no vectors.
+_SCALAR_MATRIX = 16
+
 #: Most rows for which reading the right operand where it lies beats packing it: one that lies in the second-level
 #: cache; one that may lie in the third; one that comes from memory. A step of ``k`` goes to another page there, so that
 #: nothing is prefetched, while packing reads along the rows.
@@ -45,6 +48,8 @@ def choose_form(kernel: DotKernel, target: Target) -> tuple[Form, bool]:
     """The form for a product, and whether to exchange its operands first."""
     problem = kernel.problem
     if problem.batch * problem.m * problem.n * problem.k <= _SCALAR_WORK:
+        return Form.SCALAR, False
+    if problem.n == 1 and problem.k < kernel.lanes and problem.m * problem.k <= _SCALAR_MATRIX:
         return Form.SCALAR, False
     candidates = [
         (problem, kernel.rhs_prologue, False),
