@@ -53,10 +53,9 @@ class Compilation(StagedCompilation):
 
     STAGES: ClassVar[tuple[str, ...]] = STAGES
 
-    _kernels: list[ir.Module] = field(default_factory=list[ir.Module])  # not lowered yet
-    _lowered: list[ir.Module] = field(
-        default_factory=list[ir.Module]
-    )  # the entry function comes first
+    #: Modules of kernels that are still to be lowered, and modules in the LLVM dialect, the entry function first.
+    _kernels: list[ir.Module] = field(default_factory=list[ir.Module])
+    _lowered: list[ir.Module] = field(default_factory=list[ir.Module])
     _objects: list[bytes] = field(default_factory=list[bytes])
 
     def _emitted(self, stage: str) -> str | bytes | None:
