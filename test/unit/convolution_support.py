@@ -43,6 +43,20 @@ CASES = {
     "many_features": Case((1, 5, 5, 6), (1, 1, 6, 80), (1, 5, 5, 80)),
     "wide": Case((1, 3, 150, 4), (1, 3, 4, 16), (1, 3, 148, 16)),
     "nchw": Case((2, 5, 9, 8), (12, 5, 3, 2), (2, 12, 7, 7), NCHW),
+    # Planes of features, whose blocks are transposed: rows of several chunks, of one block, of blocks that overlap.
+    "planes": Case((2, 5, 3, 150), (32, 5, 3, 3), (2, 32, 3, 150), NCHW, SAME),
+    "planes_short_chunk": Case((1, 5, 3, 130), (16, 5, 3, 3), (1, 16, 3, 130), NCHW, SAME),
+    "planes_groups": Case((2, 12, 7, 11), (72, 4, 3, 3), (2, 72, 7, 11), NCHW, SAME, groups=3),
+    "planes_narrow": Case((1, 6, 5, 5), (80, 6, 1, 1), (1, 80, 5, 5), NCHW),
+    "planes_one_dimension": Case(
+        (2, 6, 40), (16, 6, 5), (2, 16, 36), "[b, f, 0]x[o, i, 0]->[b, f, 0]"
+    ),
+    "planes_three_dimensions": Case(
+        (1, 4, 4, 5, 17),
+        (32, 4, 2, 3, 3),
+        (1, 32, 3, 3, 15),
+        "[b, f, 0, 1, 2]x[o, i, 0, 1, 2]->[b, f, 0, 1, 2]",
+    ),
     "strides": Case((1, 11, 13, 4), (3, 3, 4, 16), (1, 5, 6, 16), window={"stride": "[2, 2]"}),
     "window_dilation": Case(
         (1, 11, 13, 4), (3, 2, 4, 16), (1, 7, 10, 16), window={"rhs_dilate": "[2, 3]"}

@@ -39,6 +39,18 @@ def test_forms(name: str) -> None:
     assert ('kind = "convolution"' in str(stages.emit("fused"))) == case.direct
 
 
+def test_planes_behind_the_features() -> None:
+    """The features' dimension first, which the reference interpreter does not take."""
+    case = CASES["planes"]
+    x, w = (RNG.integers(-2, 3, s).astype(np.float32) for s in (case.lhs, case.rhs))
+    batch, features, *space = case.out
+    numbers = case.numbers.replace("->[b, f", "->[f, b")
+    first = replace(case, out=(features, batch, *space), numbers=numbers)
+    got = gristmill.compile(module(first, "f32", "f32"))(x, w)
+    expected = evaluate(module(case, "f32", "f32"), x, w)[0]
+    np.testing.assert_array_equal(got, np.swapaxes(expected, 0, 1))
+
+
 @pytest.mark.parametrize("l1_bytes", [1024, 4096])
 @pytest.mark.parametrize(
     "name", [n for n, case in CASES.items() if case.direct and "depthwise" not in n]
@@ -101,6 +113,7 @@ def test_tiles_of_a_row_are_about_equal(width: int, sizes: set[int]) -> None:
     [
         "same",
         "nchw",
+        "planes",
         "depthwise_left_over",
         "groups",
         "channels_in_vectors",

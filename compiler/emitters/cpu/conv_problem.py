@@ -21,6 +21,8 @@ from gristmill.compiler.graph import Node
 from gristmill.compiler.target import Target
 from gristmill.runtime.types import ElementType
 
+#: Tasks that each thread should have at least.
+_TASKS_A_THREAD = 4
 #: Multiply-adds below which the elementwise form is as good.
 _MIN_WORK = 4096
 #: Features up to which vectors may hold channels instead, and a number of channels that fills vectors.
@@ -369,3 +371,17 @@ class WeightChunk:
                 return WeightChunk(leading, problem.channels) if leading else None
         channels = max(c for c in range(1, most + 1) if problem.channels % c == 0)
         return WeightChunk(len(kernel), channels if 2 * channels > most else most)
+
+
+def blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
+    """Blocks of features that a task computes of a tile of pixels before it goes on to the next.
+
+    One, unless depthwise: all features read the same channels. Depthwise each block reads channels of its own, which
+    lie side by side in memory, so a row is read once when all are done together. Their weights must stay in the
+    first-level cache, and tasks enough be left.
+    """
+    rows = problem.batch * math.prod(problem.outputs[:-1])
+    parts = -(-_TASKS_A_THREAD * target.max_threads // max(1, rows))
+    count = -(-(tile.features // tile.block) // parts)
+    weights = count * problem.taps * tile.block * problem.element.nbytes
+    return count if problem.depthwise and weights <= target.l1_bytes * 3 // 4 else 1

@@ -27,7 +27,18 @@ from gristmill.compiler.emitters.cpu.conv_pack import (
     copy_kernel,
     copy_kernel_channels_last,
 )
-from gristmill.compiler.emitters.cpu.conv_problem import ConvProblem, Tile, WeightChunk
+from gristmill.compiler.emitters.cpu.conv_planes import (
+    block_side,
+    keep_sums,
+    stage_of,
+    store_planes,
+)
+from gristmill.compiler.emitters.cpu.conv_problem import (
+    ConvProblem,
+    Tile,
+    WeightChunk,
+    blocks_of_task,
+)
 from gristmill.compiler.emitters.cpu.convolution_rows import RowConvolutionEmitter
 from gristmill.compiler.emitters.cpu.frame import (
     FusionSource,
@@ -38,11 +49,8 @@ from gristmill.compiler.emitters.cpu.frame import (
 from gristmill.compiler.emitters.cpu.windows import bounded_nest, row_strides
 from gristmill.compiler.emitters.elemental import arithmetic
 from gristmill.compiler.emitters.kernel import KernelDefinition, KernelEmitter
-from gristmill.compiler.target import Target
 from gristmill.runtime.types import ArrayType
 
-#: Tasks that each thread should have at least.
-_TASKS_A_THREAD = 4
 #: Pixels that repay copying the weights.
 _PACKED_FOR = 32
 #: Taps of a row of a depthwise window that are written out.
@@ -90,7 +98,9 @@ class TileConvolutionEmitter:
         self.reads_kernel = problem.reads_kernel and fills and not packs and tile.channels == 1
         self.writes_output = problem.writes_output and fills
         self.weights = WeightChunk.of(problem, tile, source.target)
-        self.blocks = _blocks_of_task(problem, tile, source.target)
+        self.blocks = blocks_of_task(problem, tile, source.target)
+        #: Pixels and features of the blocks by which planes of features are stored.
+        self.side = 0 if self.clips or self.blocks > 1 else block_side(problem, tile)
         weights = tile.features * problem.taps * problem.channels * problem.element.nbytes
         #: Whether all of a row's features are computed before the next row: its input and all weights stay near.
         self.rows_first = self.blocks > 1 or (
@@ -122,7 +132,7 @@ class TileConvolutionEmitter:
         problem, tile = self.problem, self.tile
         workspace = self._input_bytes + (0 if self.reads_kernel else self._kernel_type.nbytes)
         row = 0 if self.weights is None else tile.chunk
-        staged = row + (0 if self.writes_output else tile.pixels)
+        staged = tile.chunk if self.side else row + (0 if self.writes_output else tile.pixels)
         scratch = staged * tile.block * problem.element.nbytes
         frame = KernelFrame(self.source, workspace, scratch)
         if not self.reads_input:
@@ -188,20 +198,6 @@ class TileConvolutionEmitter:
         phase.each_task(row)
 
 
-def _blocks_of_task(problem: ConvProblem, tile: Tile, target: Target) -> int:
-    """Blocks of features that a task computes of a tile of pixels before it goes on to the next.
-
-    One, unless depthwise: all features read the same channels. Depthwise each block reads channels of its own, which
-    lie side by side in memory, so a row is read once when all are done together. Their weights must stay in the
-    first-level cache, and tasks enough be left.
-    """
-    rows = problem.batch * math.prod(problem.outputs[:-1])
-    parts = -(-_TASKS_A_THREAD * target.max_threads // max(1, rows))
-    count = -(-(tile.features // tile.block) // parts)
-    weights = count * problem.taps * tile.block * problem.element.nbytes
-    return count if problem.depthwise and weights <= target.l1_bytes * 3 // 4 else 1
-
-
 def _tiles(begin: Index, end: Index, pixels: int, body: Callable[[Index, int], None]) -> None:
     """Tiles of ``pixels`` from ``begin`` on, and a smaller one for what is known to be left."""
 
@@ -239,6 +235,7 @@ class _Tiles:
         position: the leading spatial position, then the residue of the pixels.
         taps: along each dimension, the first tap of their windows that reads an element.
         width: the number of pixels of the residue in a row.
+        begin: the first pixel of the chunk.
     """
 
     owner: TileConvolutionEmitter
@@ -250,6 +247,7 @@ class _Tiles:
     position: Sequence[Index]
     taps: Sequence[Index]
     width: int
+    begin: Index = 0
 
     def chunk(self, chunk: Index) -> None:
         """Compute a chunk of a row of pixels."""
@@ -259,24 +257,33 @@ class _Tiles:
             _tiles(begin, end, owner.tile.pixels, self.emit)
             _clipped(self, 0, begin)
             _clipped(self, end, self.width)
-        elif owner.weights is None:
-            self._row(chunk, self.emit)
-        else:
-            self._accumulate(chunk, owner.weights)
+            return
+        begin = build.mul(chunk, owner.tile.chunk) if self.width > owner.tile.chunk else 0
+        replace(self, begin=begin)._chunk()
 
-    def _row(self, chunk: Index, body: Callable[[Index, int], None]) -> None:
-        """``body(pixel, pixels)`` for the tiles of a chunk of a row of pixels."""
+    def _chunk(self) -> None:
+        owner = self.owner
+        if owner.weights is None:
+            self._row(self.emit)
+        else:
+            self._accumulate(owner.weights)
+        if owner.side:
+            pixels = self.begin, build.minimum(build.add(self.begin, owner.tile.chunk), self.width)
+            where = self.batch, self.group, self.first, self.position[:-1]
+            store_planes(self.phase, owner.problem, owner.tile, owner.side, pixels, where)
+
+    def _row(self, body: Callable[[Index, int], None]) -> None:
+        """``body(pixel, pixels)`` for the tiles of the chunk."""
         width, tile = self.width, self.owner.tile
         if width <= tile.chunk:
             for begin, end, pixels in tile.spans(width):
                 _tiles(begin, end, pixels, body)
             return
-        begin = build.mul(chunk, tile.chunk)
         rest = width % tile.pixels
-        end = build.minimum(build.add(begin, tile.chunk), width - rest)
-        _tiles(begin, end, tile.pixels, body)
+        end = build.minimum(build.add(self.begin, tile.chunk), width - rest)
+        _tiles(self.begin, end, tile.pixels, body)
         if rest:
-            final = build.less(width - 1, build.add(begin, tile.chunk))
+            final = build.less(width - 1, build.add(self.begin, tile.chunk))
             with build.if_then(final):
                 body(width - rest, rest)
 
@@ -295,17 +302,15 @@ class _Tiles:
         end = build.minimum(end, owner.tile.features)
         build.for_loop(self.first, end, block, step=owner.tile.block)
 
-    def _accumulate(self, chunk: Index, weights: WeightChunk) -> None:
-        """Compute a chunk of a row of pixels, all of it for each chunk of ``weights``; sums wait in scratch."""
+    def _accumulate(self, weights: WeightChunk) -> None:
+        """Compute the chunk of pixels, all of it for each chunk of ``weights``; sums wait in scratch."""
         owner = self.owner
         tile, channels = owner.tile, owner.problem.channels
         window = [(0, count) for count in self._counts]
-        array = ArrayType((tile.chunk * tile.block,), owner.problem.element)
-        sums = build.view(self.phase.scratch, 0, array)
-        start = build.mul(chunk, tile.chunk)
+        sums = stage_of(self.phase, owner.problem, tile)
 
         def place(pixel: Index, number: int) -> list[ir.Value]:
-            at = build.mul(build.sub(pixel, start), tile.block)
+            at = build.mul(build.sub(pixel, self.begin), tile.block)
             return [build.index_value(build.add(at, number * tile.lanes))]
 
         def keep(pixel: Index, values: Sequence[ir.Value]) -> None:
@@ -329,13 +334,14 @@ class _Tiles:
                 values = kept(pixel, pixels)
                 keep(pixel, self._nest(bounds, values, lambda at, v: step([*leading, *at], v)))
 
-            self._row(chunk, add)
+            self._row(add)
             return []
 
-        self._row(chunk, lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
+        self._row(lambda pixel, pixels: keep(pixel, [self._zero] * pixels * tile.vectors))
         parts = -(-channels // weights.channels)
         bounded_nest(self.phase.elemental, [*window[: weights.leading], (0, parts)], [], part)
-        self._row(chunk, lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
+        if not owner.side:
+            self._row(lambda pixel, n: self._store(pixel, n, kept(pixel, n)))
 
     def _nest(
         self,
@@ -527,6 +533,9 @@ class _Tiles:
     def _store(self, pixel: Index, pixels: int, sums: Sequence[ir.Value]) -> None:
         owner, tile, problem = self.owner, self.owner.tile, self.owner.problem
         feature = build.add(build.mul(self.group, problem.features), self.first)
+        if owner.side:
+            keep_sums(self.phase, problem, tile, build.sub(pixel, self.begin), sums)
+            return
         if tile.channels > 1:
             for number, value in enumerate(sums):
                 p, column = divmod(number, tile.vectors)
