@@ -92,12 +92,23 @@ def test_decoding(name: str) -> None:
     )
 
 
+def nearest_power(values: Array) -> Array:
+    """The codes of the nearest powers of two from 2**-127 to 2**127, ties upwards; 255 for what is none.
+
+    Releases of ml_dtypes differ in how they round numbers between 2**-127 and 2**-126.
+    """
+    fractions, exponents = np.frexp(values.astype(np.float64))
+    codes = np.where(fractions < 0.75, exponents - 1, exponents) + 127
+    valid = (values > 0) & np.isfinite(values) & (codes < 255)
+    return np.where(valid, np.maximum(codes, 0), 255).astype(np.uint8)
+
+
 @pytest.mark.parametrize("name", FLOATS)
 def test_encoding(name: str) -> None:
     element = ELEMENT_TYPES[name]
     values = hard_inputs(element)
     with np.errstate(all="ignore"):
-        want = values.astype(element.dtype)
+        want = nearest_power(values) if name == "f8E8M0FNU" else values.astype(element.dtype)
     got = apply("convert", "f32", name, values)
     np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 

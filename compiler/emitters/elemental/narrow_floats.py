@@ -198,9 +198,12 @@ def _encode(form: Format, bits: ir.Value) -> ir.Value:
 
 
 def _encode_scale(bits: ir.Value) -> ir.Value:
-    """A power of two: ties go up, since a significand of one bit is odd; what is below ``2**-127`` becomes it."""
+    """A power of two: ties go up, since a significand of one bit is odd; what is below ``2**-127`` becomes it.
+
+    Of f32's subnormal numbers, ``2**-127`` and ``2**-126`` are half as far apart as the exponents' bits say.
+    """
     subnormal = _compare(_P.ult, bits, 1 << _MANTISSA)
-    half = _select(subnormal, _int((1 << 22) - 1), _int(1 << 22))
+    half = _select(subnormal, _int(1 << 21), _int(1 << 22))
     code = _right(_add(bits, half), _MANTISSA)
     # As an unsigned number a negative one is above infinity.
     valid = arith.AndIOp(_compare(_P.ne, bits, 0), _compare(_P.ult, bits, _INFINITY)).result
