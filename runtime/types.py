@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gristmill.errors import InputError, UnsupportedError
@@ -32,6 +32,7 @@ class PrimitiveType:
         nbytes: bytes of one *unpacked* element: ``pred`` and the sub-byte types take one, the value
             in the low bits; 0 for tokens, tuples and opaque values.
         compilable: whether programs over it can be compiled; buffers hold all of them.
+        host: numpy's type, or the name of ml_dtypes'; None where there are no numbers.
     """
 
     name: str
@@ -40,7 +41,7 @@ class PrimitiveType:
     bits: int
     nbytes: int
     compilable: bool = False
-    host: np.dtype[Any] | None = None
+    host: type | str | None = None
 
     @property
     def is_array(self) -> bool:
@@ -60,23 +61,28 @@ class PrimitiveType:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy type of unpacked host arrays; raises ``UnsupportedError`` where there is none."""
-        if self.host is None:
+        found = _host_dtype(self.host)
+        if found is None:
             why = (
                 "the installed ml_dtypes lacks it; upgrade ml_dtypes"
                 if self.is_array
                 else "it holds no numbers"
             )
             raise UnsupportedError(f"primitive type {self.name} has no numpy dtype: {why}")
-        return self.host
+        return found
 
     def __str__(self) -> str:
         return self.name
 
 
-def _ml_dtype(name: str) -> np.dtype[Any] | None:
-    """The ml_dtypes type of that name; None in releases that do not have it yet."""
-    found: object = getattr(ml_dtypes, name, None)
-    return np.dtype(found) if isinstance(found, type) else None
+@lru_cache(maxsize=64)
+def _host_dtype(host: type | str | None) -> np.dtype[Any] | None:
+    """The dtype of a host type; None for a name that this release of ml_dtypes does not have."""
+    if isinstance(host, str):
+        import ml_dtypes  # half a second in some releases, and most programs do without it
+
+        host = getattr(ml_dtypes, host, None)
+    return np.dtype(host) if isinstance(host, type) else None
 
 
 #: XLA name, MLIR name, kind, bits, host type (ml_dtypes types by name), whether it can be compiled.
@@ -122,17 +128,21 @@ _ROWS: list[tuple[str, str, str, int, Any, bool]] = [
 def _primitive(
     name: str, mlir: str, kind: str, bits: int, host: Any, compilable: bool
 ) -> PrimitiveType:
-    if isinstance(host, str):
-        host = _ml_dtype(host)
-    dtype = None if host is None else np.dtype(host)
-    return PrimitiveType(name, mlir, kind, bits, -(-bits // 8), compilable, dtype)
+    return PrimitiveType(name, mlir, kind, bits, -(-bits // 8), compilable, host)
 
 
 #: Every primitive type by XLA's spelling.
 PRIMITIVE_TYPES: dict[str, PrimitiveType] = {row[0]: _primitive(*row) for row in _ROWS}
 
 _PRIMITIVE_BY_MLIR = {t.mlir: t for t in PRIMITIVE_TYPES.values() if t.mlir}
-_PRIMITIVE_BY_DTYPE = {t.host: t for t in PRIMITIVE_TYPES.values() if t.host is not None}
+_NUMPYS = {np.dtype(t.host): t for t in PRIMITIVE_TYPES.values() if isinstance(t.host, type)}
+
+
+@lru_cache(maxsize=1)
+def _ml_dtypes() -> dict[np.dtype[Any], PrimitiveType]:
+    named = [t for t in PRIMITIVE_TYPES.values() if isinstance(t.host, str)]
+    found = {_host_dtype(t.host): t for t in named}
+    return {dtype: t for dtype, t in found.items() if dtype is not None}
 
 
 def primitive_type(name: str) -> PrimitiveType:
@@ -147,10 +157,10 @@ def primitive_type(name: str) -> PrimitiveType:
 def primitive_type_of(dtype: Any) -> PrimitiveType:
     """The primitive type of a numpy dtype of either byte order; ``InputError`` if it has none."""
     native = np.dtype(dtype).newbyteorder("=")
-    try:
-        return _PRIMITIVE_BY_DTYPE[native]
-    except KeyError:
-        raise InputError(f"numpy dtype {native} has no primitive type here") from None
+    found = _NUMPYS.get(native) or _ml_dtypes().get(native)
+    if found is None:
+        raise InputError(f"numpy dtype {native} has no primitive type here")
+    return found
 
 
 @dataclass(frozen=True)
@@ -162,14 +172,17 @@ class ElementType:
         kind: ``pred``, ``int``, ``uint``, ``float`` or ``complex``.
         bits: width of the value in bits.
         nbytes: storage bytes of one element in a buffer (``i1`` is stored as one byte, 0 or 1).
-        dtype: the numpy dtype of host arrays.
     """
 
     name: str
     kind: str
     bits: int
     nbytes: int
-    dtype: np.dtype[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of host arrays; ``UnsupportedError`` where this release of ml_dtypes has none."""
+        return self.primitive.dtype
 
     @property
     def is_float(self) -> bool:
@@ -194,12 +207,10 @@ class ElementType:
 
 #: The types programs can be compiled for, by MLIR spelling.
 ELEMENT_TYPES: dict[str, ElementType] = {
-    t.mlir: ElementType(t.mlir, t.kind, t.bits, t.nbytes, t.dtype)
+    t.mlir: ElementType(t.mlir, t.kind, t.bits, t.nbytes)
     for t in PRIMITIVE_TYPES.values()
-    if t.compilable and t.host is not None
+    if t.compilable
 }
-
-_BY_DTYPE: dict[np.dtype[Any], ElementType] = {t.dtype: t for t in ELEMENT_TYPES.values()}
 
 
 def element_type(name: str) -> ElementType:
@@ -213,10 +224,11 @@ def element_type(name: str) -> ElementType:
 
 def element_type_of(dtype: np.dtype[Any]) -> ElementType:
     """The element type of a numpy dtype; raises ``InputError`` for one that has none."""
-    try:
-        return _BY_DTYPE[np.dtype(dtype)]
-    except KeyError:
-        raise InputError(f"numpy dtype {dtype} has no element type here") from None
+    wanted = np.dtype(dtype)
+    found = _NUMPYS.get(wanted) or _ml_dtypes().get(wanted)
+    if found is None or not found.compilable:
+        raise InputError(f"numpy dtype {dtype} has no element type here")
+    return ELEMENT_TYPES[found.mlir]
 
 
 _ARRAY = re.compile(r"((?:\d+x)*)([^\dx-]\S*)")

@@ -171,6 +171,14 @@ def test_importing_gristmill_loads_nothing_heavy() -> None:
     )
 
 
+def test_programs_of_numpys_types_load_no_others() -> None:
+    code = "from gristmill.runtime.types import ArrayType, primitive_type_of\n"
+    plain = "kind = ArrayType.parse('4x8xf32').element.dtype; primitive_type_of(kind)\n"
+    narrow = "ArrayType.parse('4x8xbf16').element.dtype"
+    assert "ml_dtypes" not in loaded_by(code + plain)
+    assert "ml_dtypes" in loaded_by(code + narrow)
+
+
 def test_importing_all_of_the_runtime_loads_no_compiler() -> None:
     names = [
         "gristmill."
