@@ -145,6 +145,10 @@ def _ml_dtypes() -> dict[np.dtype[Any], PrimitiveType]:
     return {dtype: t for dtype, t in found.items() if dtype is not None}
 
 
+def _of_dtype(dtype: np.dtype[Any]) -> PrimitiveType | None:
+    return _NUMPYS.get(dtype) or _ml_dtypes().get(dtype)
+
+
 def primitive_type(name: str) -> PrimitiveType:
     """The primitive type that XLA or MLIR spells ``name``; ``InputError`` for an unknown one."""
     found = PRIMITIVE_TYPES.get(name) or _PRIMITIVE_BY_MLIR.get(name)
@@ -157,7 +161,7 @@ def primitive_type(name: str) -> PrimitiveType:
 def primitive_type_of(dtype: Any) -> PrimitiveType:
     """The primitive type of a numpy dtype of either byte order; ``InputError`` if it has none."""
     native = np.dtype(dtype).newbyteorder("=")
-    found = _NUMPYS.get(native) or _ml_dtypes().get(native)
+    found = _of_dtype(native)
     if found is None:
         raise InputError(f"numpy dtype {native} has no primitive type here")
     return found
@@ -224,8 +228,7 @@ def element_type(name: str) -> ElementType:
 
 def element_type_of(dtype: np.dtype[Any]) -> ElementType:
     """The element type of a numpy dtype; raises ``InputError`` for one that has none."""
-    wanted = np.dtype(dtype)
-    found = _NUMPYS.get(wanted) or _ml_dtypes().get(wanted)
+    found = _of_dtype(np.dtype(dtype))
     if found is None or not found.compilable:
         raise InputError(f"numpy dtype {dtype} has no element type here")
     return ELEMENT_TYPES[found.mlir]

@@ -39,6 +39,7 @@ def _count(op: ir.Operation) -> tuple[int, bool]:
                 if inner.name == "arith.constant":
                     continue
                 total += 1
+                loops = loops or inner.name == "scf.while"
                 if len(inner.regions):
                     count, stays = (_count_loop if inner.name == "scf.for" else _count)(inner)
                     total, loops = total + count, loops or stays

@@ -101,6 +101,17 @@ def test_a_loop_around_one_that_stays_stays(high: str) -> None:
     ]
 
 
+def test_a_loop_around_one_without_bounds_stays() -> None:
+    inner = """%w = scf.while (%v = %n) : (index) -> index {
+          %more = arith.cmpi slt, %v, %c3 : index
+          scf.condition(%more) %v : index
+        } do {
+        ^bb0(%v: index):
+          scf.yield %v : index
+        }"""
+    assert annotations(kernel(1, "%c3", inner=inner)) == [f"#llvm.loop_annotation<{DISABLED}>"]
+
+
 def test_what_an_emitter_says_stands() -> None:
     hints = "{llvm.loop_annotation = #llvm.loop_annotation<unroll = <count = 2 : i32>>}"
     (found,) = annotations(kernel(100, "%n", hints))

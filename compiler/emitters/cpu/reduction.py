@@ -275,7 +275,7 @@ def accumulate(
     extents = [*outer, math.prod(inner)]
 
     def at(place: list[Index], values: list[ir.Value]) -> list[ir.Value]:
-        # Where elements lie one after another, LLVM leaves nothing of the division.
+        # Where elements lie one after another, they are loaded by the place itself: nothing is left of the division.
         return body([*place[:-1], *build.delinearize(place[-1], inner)], values)
 
     finals = loop_nest(e, extents, initial, at, **_short_loop(extents, len(initial), target))
